@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("platform_contract")  # scenes that two rings share
+
 BROKER = Path(__file__).parent / "broker"
 
 

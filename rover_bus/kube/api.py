@@ -30,6 +30,7 @@ ANSWER_S = 30.0  # for any request but a watch
 MOST_BYTES = 64 << 20  # of an answer: a page of a list is far below
 MOST_EVENT_BYTES = 4 << 20  # of a line of a watch: etcd stores no object above 1.5 MiB
 REPEATS, PAUSE_S, MOST_PAUSE_S = 10, 1.0, 30.0  # where the server says "too many"
+FAREWELL_S = 0.1  # for transports of requests that were cancelled
 MERGE = "application/merge-patch+json"
 STRATEGIC = (
     "application/strategic-merge-patch+json"  # of kinds of Kubernetes itself: containers by their names
@@ -86,7 +87,10 @@ class Api:
         return cls(ApiClient(configuration), pace or RequestPace(PER_S, BURST))
 
     async def close(self) -> None:
+        """Drop all connections: a farewell by TLS would wait for servers that may be gone. Transports are closed a little later."""
+        await self._client.rest_client.pool_manager.connector.close(abort_ssl=True)
         await self._client.close()
+        await asyncio.sleep(FAREWELL_S)
 
     # -- objects -------------------------------------------------------------------------------------------------------
 
@@ -106,11 +110,14 @@ class Api:
         """
         return decoded(await self.call("PATCH", kind.path(ref, subresource), body, content=content), kind.cls)
 
-    async def delete(self, kind: Kind[O], ref: Ref, *, uid: str = "", grace_s: int | None = None) -> None:
-        """Delete an object, what it owns after it. uid: only this one (ApiRefused with 409 where it is another)."""
+    async def delete(
+        self, kind: Kind[O], ref: Ref, *, uid: str = "", version: str = "", grace_s: int | None = None
+    ) -> None:
+        """Delete an object, what it owns after it. uid, version: only this one, so (ApiRefused with 409 where it is not)."""
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if uid:
-            body["preconditions"] = {"uid": uid}
+        asked = {"uid": uid, "resourceVersion": version}
+        if conditions := {key: value for key, value in asked.items() if value}:
+            body["preconditions"] = conditions
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
         await self.call("DELETE", kind.path(ref), body)
@@ -166,7 +173,10 @@ class Api:
             answer = await self._ask(method, path, body, query, content, timeout)
             async with answer:
                 if answer.status < 300:
-                    yield answer
+                    try:
+                        yield answer
+                    finally:
+                        _hang_up(answer)
                     return
                 refusal = await _refusal(answer, method, path)
                 if answer.status in THROTTLED and "Retry-After" in answer.headers and left:
@@ -208,6 +218,12 @@ class Api:
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------------
+
+
+def _hang_up(answer: ClientResponse) -> None:
+    """Drop the connection of an answer that is not read to its end."""
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()
 
 
 async def _read(answer: ClientResponse) -> bytes:

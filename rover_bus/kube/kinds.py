@@ -6,12 +6,17 @@ this way, and 1.75 s as the client's typed models. Names are the API's, in our s
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from rover_bus.events.errors import BadMessage
+
+_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)(m|k|M|G|T|P|E|n|u|Ki|Mi|Gi|Ti|Pi|Ei)?")
+_DECIMAL = {"": 0, "n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 Json = dict[str, Any]
 
 
@@ -49,6 +54,7 @@ class Metadata(_Read, frozen=True, kw_only=True):
     owner_references: list[Owner] = []
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
+    deletion_grace_period_seconds: int | None = None
 
     @property
     def ref(self) -> Ref:
@@ -84,6 +90,10 @@ class Quantities(_Read, frozen=True, kw_only=True):
     requests: dict[str, str] = {}
 
 
+class Gate(_Read, frozen=True, kw_only=True):
+    name: str
+
+
 class ContainerSpec(_Read, frozen=True, kw_only=True):
     name: str
     resources: Quantities = Quantities()
@@ -92,6 +102,7 @@ class ContainerSpec(_Read, frozen=True, kw_only=True):
 class PodSpec(_Read, frozen=True, kw_only=True):
     node_name: str = ""
     containers: list[ContainerSpec] = []
+    scheduling_gates: list[Gate] = []
 
 
 class ContainerWaiting(_Read, frozen=True, kw_only=True):
@@ -142,6 +153,10 @@ class PodStatus(_Read, frozen=True, kw_only=True):
 class Pod(Object, frozen=True, kw_only=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+
+class ConfigMap(Object, frozen=True, kw_only=True):
+    data: dict[str, str] = {}
 
 
 # -- nodes, leases ---------------------------------------------------------------------------------------------------------
@@ -202,6 +217,19 @@ class Kind(Generic[O]):
 
 
 POD = Kind("api/v1", "pods", Pod)
+CONFIG_MAP = Kind("api/v1", "configmaps", ConfigMap)
 SECRET = Kind("api/v1", "secrets", Object)
 NODE = Kind("api/v1", "nodes", KubeNode)
 LEASE = Kind("apis/coordination.k8s.io/v1", "leases", LeadLease)
+
+
+def quantity(text: str) -> float:
+    """Return the number that a quantity of the API means ("100m" cores, "1.5Gi" bytes). Raises BadMessage."""
+    found = _QUANTITY.fullmatch(text)
+    try:
+        number, suffix = float(found[1]), found[2] or "" if found else ""  # type: ignore[index]
+    except (TypeError, ValueError) as error:
+        raise BadMessage(f"{text[:40]!r} is no quantity: an API server writes 100m, 2 or 1.5Gi") from error
+    if suffix.endswith("i"):
+        return number * 1024.0 ** ("KMGTPE".index(suffix[0]) + 1)
+    return number * 10.0 ** _DECIMAL[suffix]

@@ -133,7 +133,7 @@ class Daemon:
     async def run(self, stop: asyncio.Event, ready: Callable[[], None], *, leave_members: bool) -> None:
         """Serve until `stop`; then drain the members (or leave them to their shims) and take everything of ours off the bus."""
         try:
-            self._platform.adopt()
+            await self._platform.adopt()
             await self._presence.claim()
         except BaseException:
             self._platform.release()

@@ -257,7 +257,7 @@ def _change(
     state: HostMembers, known: ObservedMember, desired: DesiredMember, loads: dict[int, float]
 ) -> list[Effect]:
     """Give a running member the resources that it shall have."""
-    same = known.desired.resources == desired.resources
+    same = desired.resources in (known.desired.resources, known.refused)
     if known.stopping or same or not _is_desired(known, desired, _uid(state, known.job)):
         return []
     free = {cpu: load - known.incarnation.cpus.get(cpu, 0.0) for cpu, load in loads.items()}

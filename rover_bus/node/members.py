@@ -25,12 +25,20 @@ from rover_bus.events.facts import (
     MembersUnheard,
     PlanProposed,
 )
-from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, DesiredMember, HostCapacity, MasterSeat, Role
+from rover_bus.events.identity import (
+    FAULTS_OF_THE_PROGRAM,
+    DesiredMember,
+    HostCapacity,
+    MasterSeat,
+    Resources,
+    Role,
+)
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.settings import DEFAULTS, RestartSettings
 from rover_bus.node.port import (
     EVERY_ROLE,
     Adjusted,
+    AdjustRefused,
     Exited,
     Incarnation,
     Key,
@@ -75,13 +83,17 @@ class DesiredJob:
 
 @dataclass(frozen=True, slots=True)
 class ObservedMember:
-    """A member whose incarnation is here. `running`: it runs itself, under `pid` where the platform shows one."""
+    """A member whose incarnation is here. `running`: it runs itself, under `pid` where the platform shows one.
+
+    `refused`: resources that it cannot be given where it runs.
+    """
 
     incarnation: Incarnation
     running: bool = False
     pid: int = 0
     stopping: bool = False
     hurried: bool = False
+    refused: Resources | None = None
 
     @property
     def job(self) -> str:
@@ -178,7 +190,7 @@ def _without(mapping: Mapping[K, V], gone: Callable[[K], bool]) -> Mapping[K, V]
 def evolve(state: HostMembers, input: Happening) -> HostMembers:
     """Return the state after a fact of the bus or an observation of this host. Stale and foreign facts change nothing else."""
     match input:
-        case Spawned() | Running() | Leaving() | Adjusted():
+        case Spawned() | Running() | Leaving() | Adjusted() | AdjustRefused():
             return _evolve_observed(state, input)
         case Exited():
             return _evolve_ended(state, input)
@@ -214,7 +226,9 @@ def evolve(state: HostMembers, input: Happening) -> HostMembers:
             return _evolve_job(state, input)
 
 
-def _evolve_observed(state: HostMembers, seen: Spawned | Running | Leaving | Adjusted) -> HostMembers:
+def _evolve_observed(
+    state: HostMembers, seen: Spawned | Running | Leaving | Adjusted | AdjustRefused
+) -> HostMembers:
     """An observation of an incarnation that has ended changes nothing."""
     match seen:
         case Spawned(incarnation):
@@ -223,7 +237,7 @@ def _evolve_observed(state: HostMembers, seen: Spawned | Running | Leaving | Adj
             if is_worker(incarnation.desired):
                 return _evolve_trial(state, incarnation.job, incarnation.uid, Trial.use)
             return state
-        case Running(key) | Leaving(key) | Adjusted(key) if key not in state.observed:
+        case Running(key) | Leaving(key) | Adjusted(key) | AdjustRefused(key) if key not in state.observed:
             return state
         case Running(key, pid):
             known = replace(state.observed[key], running=True, pid=pid)
@@ -233,7 +247,11 @@ def _evolve_observed(state: HostMembers, seen: Spawned | Running | Leaving | Adj
         case Adjusted(key, resources, cpus):
             known = state.observed[key]
             desired = known.desired.replace(resources=resources)
-            known = replace(known, incarnation=replace(known.incarnation, desired=desired, cpus=cpus))
+            known = replace(
+                known, incarnation=replace(known.incarnation, desired=desired, cpus=cpus), refused=None
+            )
+        case AdjustRefused(key, resources):
+            known = replace(state.observed[key], refused=resources)
     return replace(state, observed=_with(state.observed, key, known))
 
 

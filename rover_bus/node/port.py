@@ -1,7 +1,7 @@
 """The platform as a port: what it must do for a host's daemon, what it reports, and the words that both sides speak.
 
-Implemented by `local` (processes of this machine) and `simulated` (coroutines on a virtual clock); driven by daemon.py, which knows
-this page only. Every adapter passes one contract test (tests/broker/node/test_platform_contract.py).
+Implemented by `local` (processes of this machine), `simulated` (coroutines on a virtual clock) and `kube.platform` (pods of a
+cluster); driven by daemon.py, which knows this page only. Every adapter passes one contract (tests/rigs/platform_contract.py).
 
 Nothing here presumes a process id, a control group or a file of this host. A `StartOrder` says what shall run, never that the job's
 log admits it: a spare is readied before any admission (`prepare`), and an order may name the one that is to become its member.
@@ -134,6 +134,15 @@ class Adjusted:
 
 
 @dataclass(frozen=True, slots=True)
+class AdjustRefused:
+    """A running member cannot have these limits where it runs. It keeps those that it has, until others are wanted."""
+
+    key: Key
+    resources: Resources
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """An incarnation is proven dead, with all that it began. `at_s`: monotonic. `reported`: the bus has its fact already."""
 
@@ -187,7 +196,7 @@ class SpareGone:
 
 
 SpareObservation = WorkerLoaded | SpareSpawned | SpareReady | SpareGone
-Observation = Spawned | Running | Leaving | Adjusted | Exited | SpareObservation
+Observation = Spawned | Running | Leaving | Adjusted | AdjustRefused | Exited | SpareObservation
 Observe = Callable[[Observation], None]
 Answer = Callable[[ProgramReply], None]
 
@@ -236,7 +245,10 @@ class Platform(Protocol):
         """
 
     def adjust(self, incarnation: Incarnation, resources: Resources, cpus: Mapping[int, float]) -> None:
-        """Change the limits of a running incarnation; observed as Adjusted."""
+        """Change the limits of a running incarnation; observed as Adjusted once they hold, or as AdjustRefused.
+
+        An order for limits that are being changed to already changes nothing.
+        """
 
     def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False, /) -> None:
         """Find out whether a worker's program would start here, without running it; `answer` is called once, later.
@@ -245,10 +257,13 @@ class Platform(Protocol):
         """
 
     async def measure(self, host: str) -> HostProfile | None:
-        """Return what the host and its members used since this was last asked; None the first time."""
+        """Return what the host and its members used since this was last asked; None the first time, or where that is not known."""
 
-    def adopt(self) -> None:
-        """Take over what a former daemon left: Spawned and Running for the living, Exited for what ended and was not forgotten."""
+    async def adopt(self) -> None:
+        """Take over what a former daemon left: Spawned and Running for the living, Exited for what ended and was not forgotten.
+
+        Returns once all of it was observed: what is kept of members may first have to be asked for.
+        """
 
     def mark_reported(self, ended: Exited) -> None:
         """Note for successors that the fact of this end is stored."""

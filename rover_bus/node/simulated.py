@@ -345,7 +345,7 @@ class SimulatedPlatform:
             spares=self._host.spares(),
         )
 
-    def adopt(self) -> None:
+    async def adopt(self) -> None:
         for observation in self._host.observations():
             self.observe(observation)
 

@@ -10,7 +10,7 @@ import rover_bus
 
 PACKAGE = Path(rover_bus.__file__).parent
 REPOSITORY = PACKAGE.parent
-SOON = {"Mirror"}  # what docs/design/0054 stands on: its first user takes it out of here
+SOON = {"KubePlatform"}  # what `rover operator` (docs/design/0054) is to run: it takes this out of here
 
 
 def definitions(tree: ast.Module) -> Iterator[str]:

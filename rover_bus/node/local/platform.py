@@ -84,7 +84,7 @@ class LocalPlatform:
         sample = sampling.profile(host, self._capacity, machine.limits, before, self._reading)
         return sample.replace(spares=list_spares(self._directory.root))
 
-    def adopt(self) -> None:
+    async def adopt(self) -> None:
         self._processes.adopt()
 
     def mark_reported(self, ended: Exited) -> None:

@@ -273,7 +273,7 @@ def test_a_successor_adopts_the_living_and_reports_who_died_meanwhile(play: Play
         await rig.until(lambda: not proctree.start_ticks(shim), "its shim is gone")
         heir = rig.successor()
         try:
-            heir.platform.adopt()
+            await heir.platform.adopt()
             assert await heir.running(stays) == pids[0]
             assert (await heir.ended(ends)).exit.reason == "killed"
             heir.platform.stop(stays)
@@ -293,7 +293,7 @@ def test_a_successor_buries_a_group_whose_shim_was_killed_while_nobody_watched(p
         os.kill(rig.record(run).shim, signal.SIGKILL)
         heir = rig.successor()
         try:
-            heir.platform.adopt()
+            await heir.platform.adopt()
             assert (await heir.ended(run)).exit.reason == "killed"
         finally:
             heir.die()
@@ -307,7 +307,7 @@ def test_a_daemon_killed_before_its_shim_wrote_anything_has_a_member_all_the_sam
         rig.die()
         heir = rig.successor()
         try:
-            heir.platform.adopt()
+            await heir.platform.adopt()
             await heir.running(run)
             heir.platform.start(
                 StartOrder(run)
@@ -333,7 +333,7 @@ def test_without_a_daemon_a_group_drains_after_its_time_and_its_end_is_kept_for_
         await rig.until(lambda: not any(rig.processes_of(run) for run in lives), "both groups are gone")
         heir = rig.successor()
         try:
-            heir.platform.adopt()
+            await heir.platform.adopt()
             assert [(await heir.ended(run)).exit.reason for run in lives] == ["drained", "killed"]
             assert "no daemon for 0.6 s" in heir.ends(lives[0])[0].exit.detail
         finally:
@@ -350,7 +350,7 @@ def test_a_daemon_that_comes_back_in_time_keeps_its_members(play: Play) -> None:
         rig.die()
         heir = rig.successor(orphan_s=1.0)
         try:
-            heir.platform.adopt()
+            await heir.platform.adopt()
             begun = os.times().elapsed
             await heir.until(lambda: os.times().elapsed - begun > 2.0, "twice the time of an orphan")
             assert proctree.start_ticks(pid)

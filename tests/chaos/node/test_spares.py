@@ -196,7 +196,7 @@ def test_spares_end_with_their_daemon_and_a_member_that_was_one_lives_on(
             os.close(rig.lock)
         await rig.until(lambda: not bearing(path), "the end of the spare")
         heir = rig.successor()
-        heir.platform.adopt()
+        await heir.platform.adopt()
         await heir.until(
             lambda: len([each for each in heir.seen if isinstance(each, Running)]) == 2, "both members"
         )

@@ -1,11 +1,33 @@
-"""Where kinds are found, and how fast requests go."""
+"""Quantities as an API server writes them, paths of kinds, and how fast requests go."""
 
 from __future__ import annotations
 
 import pytest
 
-from rover_bus.kube.kinds import LEASE, NODE, POD, Ref
+from rover_bus.events.errors import BadMessage
+from rover_bus.kube.kinds import LEASE, NODE, POD, Ref, quantity
 from rover_bus.kube.pace import RequestPace
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("2", 2.0),
+        ("100m", 0.1),
+        ("1.5Gi", 1.5 * 2**30),
+        ("128974848", 128974848.0),
+        ("1e3", 1e3),
+        ("1E", 1e18),
+    ],
+)
+def test_a_quantity_is_a_number(text: str, number: float) -> None:
+    assert quantity(text) == pytest.approx(number)
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1.2.3", "much", "1 Gi", "1GiB"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(BadMessage, match="no quantity"):
+        quantity(text)
 
 
 def test_a_kind_is_found_under_its_group_and_namespace() -> None:

@@ -27,7 +27,16 @@ from rover_bus.node.members import (
     RunErased,
     evolve,
 )
-from rover_bus.node.port import EVERY_ROLE, Adjusted, Exited, Incarnation, Leaving, Running, Spawned
+from rover_bus.node.port import (
+    EVERY_ROLE,
+    Adjusted,
+    AdjustRefused,
+    Exited,
+    Incarnation,
+    Leaving,
+    Running,
+    Spawned,
+)
 
 HERE, ELSEWHERE = "host-a", "host-b"
 EMPTY = HostMembers(HERE, (0, 1, 2, 3))
@@ -336,6 +345,17 @@ def test_other_resources_change_a_running_member_in_place() -> None:
     assert isinstance(adjust, Adjust)
     assert adjust.cpus == {0: 1.0, 1: 1.0}
     assert decide(state, 0.0) == []
+
+
+def test_resources_that_are_refused_are_not_asked_for_again_and_others_are() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0, cores=1.0))]))
+    wanted = evolve(state, desired(worker(0, cores=2.0), plan=2))
+    assert [type(each) for each in decide(wanted, 0.0)] == [Adjust]
+    refused = evolve(wanted, AdjustRefused(("demo", "worker-0"), Resources(cores=2.0), "Infeasible"))
+    assert decide(refused, 0.0) == []
+    _, (adjust,) = act(evolve(refused, desired(worker(0, cores=1.5), plan=3)))
+    assert isinstance(adjust, Adjust)
+    assert adjust.resources.cores == 1.5
 
 
 def test_members_get_cores_of_their_own_while_there_are_any() -> None:

@@ -1,0 +1,75 @@
+"""How a pod ended, in the words that every platform has: whose doing it was is what counts (`node/exits.py`). Pure.
+
+Used by platform.py once a pod is over, or gone.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rover_bus.events.identity import Exit, ExitReason
+from rover_bus.kube.kinds import ContainerEnded, Pod
+from rover_bus.kube.pods import ASKED, UNSTARTED, main_of
+from rover_bus.node.exits import SIGTERM, classify
+
+MOST_SIGNAL = 64
+MOST_DETAIL = 500
+# What Kubernetes itself did to a pod, by the reason of its condition DisruptionTarget.
+DISRUPTED: dict[str, ExitReason] = {
+    "PreemptionByScheduler": "preempted",
+    "EvictionByEvictionAPI": "evicted",
+    "TerminationByKubelet": "evicted",
+    "DeletionByTaintManager": "host_lost",
+    "DeletionByPodGC": "host_lost",
+}
+# What a kubelet says of a pod that it takes no more, as the reason of its status.
+REFUSED: dict[str, ExitReason] = {
+    "Evicted": "evicted",
+    "Shutdown": "evicted",
+    "NodeShutdown": "evicted",
+    "Preempting": "preempted",
+}
+
+
+def ending_of(pod: Pod) -> Exit:
+    """Name the end of a pod that is over."""
+    notes, main = pod.metadata.annotations, main_of(pod)
+    ended = main.state.terminated if main else None
+    if UNSTARTED in notes:
+        return _exit("never_started", notes[UNSTARTED])
+    why = pod.status.condition("DisruptionTarget")
+    if why is not None and why.reason in DISRUPTED:
+        return _exit(DISRUPTED[why.reason], f"{why.reason}: {why.message}", ended)
+    if pod.status.reason in REFUSED:
+        return _exit(REFUSED[pod.status.reason], f"{pod.status.reason}: {pod.status.message}", ended)
+    if ended is not None and ended.started_at is not None:
+        return _of_container(pod, ended)
+    if ASKED in notes:
+        return _exit("drained", notes[ASKED])
+    detail = ended.message if ended else pod.status.message
+    return _exit("never_started", detail or "it was deleted before its container ran")
+
+
+def gone() -> Exit:
+    """Name the end of a pod whose object is not there any more, and said nothing."""
+    return Exit(reason="killed", detail="its pod was deleted, and took with it how it ended")
+
+
+def _of_container(pod: Pod, ended: ContainerEnded) -> Exit:
+    """What a shell calls 128 and a number is a signal. A pod that another than us deletes is killed, however it leaves."""
+    if ended.reason == "OOMKilled":
+        return _exit("out_of_memory", "OOMKilled: its container had no memory left below its limit", ended)
+    code = 128 - ended.exit_code if 128 < ended.exit_code <= 128 + MOST_SIGNAL else ended.exit_code
+    asked = pod.metadata.annotations.get(ASKED, "")
+    killed = ""
+    if pod.metadata.deletion_timestamp and not asked and code in (0, -SIGTERM, SIGTERM):
+        killed = "deleted: its pod was deleted"
+    if asked and code == -9:
+        killed = "grace: it did not leave in time"
+    reason, status, signal, detail = classify(code, asked=asked, killed=killed)
+    made = {"reason": reason, "status": status, "signal": signal, "detail": detail}
+    return msgspec.convert(made, Exit)
+
+
+def _exit(reason: ExitReason, detail: str, ended: ContainerEnded | None = None) -> Exit:
+    return Exit(reason=reason, detail=detail[:MOST_DETAIL], status=ended.exit_code if ended else None)

@@ -1,0 +1,293 @@
+"""One member as a pod, from its order to its end: what is due is done, again until it is done, and what came of it observed.
+
+Made by platform.py for each incarnation that is ordered or found. `carry` is its task: it looks at the cache, does what is due, and
+waits for a change. Every write may be repeated: a pod's name is its incarnation's, a deletion names the pod that it means, and a
+successor finds on the pod what it must know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from rover_bus.events.errors import RoverError, TemporaryError
+from rover_bus.events.identity import IN_ORDER, Exit, Resources
+from rover_bus.events.last_words import BYTES, LINES
+from rover_bus.events.logs import get_logger
+from rover_bus.kube.api import STRATEGIC, ApiRefused
+from rover_bus.kube.cluster import KubeCluster
+from rover_bus.kube.endings import ending_of, gone
+from rover_bus.kube.kinds import POD, SECRET, Json, Pod, Quantities, Ref, quantity
+from rover_bus.kube.pods import (
+    ASKED,
+    MAIN,
+    ORDER,
+    UNSTARTED,
+    PodOrder,
+    asked_for,
+    host_of,
+    is_gated,
+    is_over,
+    main_of,
+    manifest,
+    ref_of,
+    runs,
+    secret_of,
+    why_not_started,
+    written,
+)
+from rover_bus.node.port import Adjusted, AdjustRefused, Incarnation, Observe, Running
+
+LAST_WORDS_S = 5.0  # for a log: its node may be gone
+AGAIN_S, MOST_AGAIN_S = 0.2, 5.0  # before a request is repeated that the API server did not answer
+WHY = "asked to leave"
+log = get_logger("rover.kube")
+
+
+@dataclass(frozen=True, slots=True)
+class PodReports:
+    """What a member tells its platform: what happens to it, and how it ended; with its pod, if that is there still."""
+
+    observe: Observe
+    ended: Callable[[HeldPod, Exit, Pod | None], None]
+
+
+class HeldPod:
+    """A member of which a pod was ordered, or found. `node`: of the daemon that orders it."""
+
+    def __init__(
+        self,
+        cluster: KubeCluster,
+        node: str,
+        incarnation: Incarnation,
+        reports: PodReports,
+        *,
+        credential: str = "",
+        found: Pod | None = None,
+    ) -> None:
+        self._cluster, self._api, self._settings = cluster, cluster.api, cluster.settings
+        self._node, self._reports, self._credential = node, reports, credential
+        self._loop = asyncio.get_running_loop()
+        self.incarnation = incarnation
+        self.ref = (
+            found.metadata.ref
+            if found
+            else ref_of(self._settings, incarnation.job, incarnation.uid, incarnation.member)
+        )
+        self.pod = found.metadata.uid if found else ""  # the uid of its object, once there is one
+        self.adopted = found is not None
+        self.changed = asyncio.Event()
+        self.grace_s: int | None = None  # it is to leave within it
+        self.granted_s: int | None = None  # what the API server was told of that
+        self._running, self._since_s = False, self._loop.time()
+        self._unstarted = ""  # why it is given up before it ran
+        self._wanted: Resources | None = None  # it is to have
+        self._wanted_s = 0.0
+
+    def ask_to_leave(self, within_s: int) -> None:
+        """A shorter time counts, a longer one does not."""
+        self.grace_s = min(within_s, self.grace_s or within_s)
+        self.changed.set()
+
+    def want(self, resources: Resources) -> None:
+        """It is to have these; once more changes nothing."""
+        if self._wanted != resources:
+            self._wanted, self._wanted_s = resources, self._loop.time()
+            self.changed.set()
+
+    async def carry(self) -> None:
+        """From its order to its end."""
+        wait_s = AGAIN_S
+        while True:
+            self.changed.clear()
+            try:
+                if not self.pod and (refused := await self._create()):
+                    return self._reports.ended(self, refused, None)
+                pod = self.look()
+                if pod is None or is_over(pod):
+                    return await self.conclude(pod)
+                self.show(pod)
+                await self._leave(pod)
+                await self._resize(pod)
+                wait_s = AGAIN_S
+                await self._wait(self._patience_s())
+            except RoverError as error:
+                log.info("a request is repeated", pod=str(self.ref), why=str(error))
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, MOST_AGAIN_S)
+
+    def look(self) -> Pod | None:
+        """Return its pod; None for one that is gone, in whose place there may be another."""
+        pod = self._cluster.pods.objects.get(self.ref)
+        return pod if pod is not None and pod.metadata.uid == self.pod else None
+
+    def show(self, pod: Pod) -> None:
+        """Observe that it runs, once."""
+        if runs(pod) and not self._running:
+            self._running = True
+            self._reports.observe(Running(self.incarnation.key, adopted=self.adopted))
+
+    def _patience_s(self) -> float | None:
+        """After how many seconds to look again though nothing changes; None: never."""
+        now_s = self._loop.time()
+        if not self._running and self.granted_s is None:
+            return max(self._since_s + self._settings.start_patience_s - now_s, AGAIN_S)
+        return (
+            max(self._wanted_s + self._settings.adjust_patience_s - now_s, AGAIN_S)
+            if self._wanted is not None
+            else None
+        )
+
+    async def _wait(self, within_s: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self.changed.wait()
+
+    # -- created -------------------------------------------------------------------------------------------------------
+
+    async def _create(self) -> Exit | None:
+        """Make its pod, then its credential, then let it be scheduled. Returns its end where there cannot be such a pod."""
+        if self.grace_s is not None:  # an earlier try that was made after all is found by the watch
+            return Exit(reason="drained", detail=WHY)
+        made = manifest(self._settings, self.incarnation, self._node, bool(self._credential))
+        try:
+            pod = await self._api.create(POD, self.ref.namespace, made)
+        except ApiRefused as error:
+            if error.code != "AlreadyExists":
+                return Exit(reason="never_started", detail=str(error))
+            pod = await self._api.read(POD, self.ref)
+            if is_gated(pod) and pod.metadata.deletion_timestamp:
+                raise TemporaryError(f"{self.ref} of a former try is still being deleted") from error
+        self._cluster.pods.put(pod)
+        if is_gated(pod):
+            pod = await self._trust(pod, self._credential)
+        self.pod = pod.metadata.uid
+        return None
+
+    async def _trust(self, pod: Pod, credential: str) -> Pod:
+        """Give a pod its credential, and let it be scheduled."""
+        body, ref = secret_of(pod, credential), pod.metadata.ref
+        try:
+            await self._api.create(SECRET, ref.namespace, body)
+        except ApiRefused as error:
+            if error.code != "AlreadyExists":
+                raise
+            await self._api.delete(SECRET, ref)  # of a pod of this name that is gone
+            await self._api.create(SECRET, ref.namespace, body)
+        free: Json = {"metadata": {"uid": pod.metadata.uid}, "spec": {"schedulingGates": None}}
+        pod = await self._api.patch(POD, ref, free)
+        self._cluster.pods.put(pod)
+        return pod
+
+    # -- asked to leave, or given up -----------------------------------------------------------------------------------
+
+    async def _leave(self, pod: Pod) -> None:
+        overdue = self._loop.time() - self._since_s >= self._settings.start_patience_s
+        if not self._running and self.grace_s is None and overdue:
+            self._unstarted, self.grace_s = why_not_started(pod) or "its container did not start in time", 1
+        if self.grace_s is None or self.grace_s == self.granted_s:
+            return
+        granted_s = self.grace_s
+        note = {UNSTARTED: self._unstarted} if self._unstarted else {ASKED: WHY}
+        about = {"uid": self.pod, "annotations": note}
+        self._cluster.pods.put(await self._api.patch(POD, self.ref, {"metadata": about}))
+        await self._api.delete(POD, self.ref, uid=self.pod, grace_s=granted_s)
+        self.granted_s = granted_s
+
+    # -- changed in place ----------------------------------------------------------------------------------------------
+
+    async def _resize(self, pod: Pod) -> None:
+        """Bring its cores and memory to what is wanted; observed once the kubelet says that they hold."""
+        wanted = self._wanted
+        if wanted is None or self.grace_s is not None or not self._running:
+            return None
+        amounts = asked_for(wanted)
+        if not _same(_spec_of(pod), amounts):
+            try:
+                pod = await self._ask_for(amounts)
+            except ApiRefused as error:
+                return self._refuse(wanted, str(error))
+        if _has(pod, amounts):
+            await self._note_resources(wanted)
+            return None
+        pending = pod.status.condition("PodResizePending") or pod.status.condition("PodResizeInProgress")
+        late = self._loop.time() - self._wanted_s >= self._settings.adjust_patience_s
+        if late or (pending and pending.reason == "Infeasible"):
+            await self._restore()
+            why = (
+                f"{pending.reason}: {pending.message}" if pending else "its node did not change them in time"
+            )
+            return self._refuse(wanted, why)
+        return None
+
+    async def _ask_for(self, amounts: Json) -> Pod:
+        body = {"spec": {"containers": [{"name": MAIN, "resources": amounts}]}}
+        pod = await self._api.patch(POD, self.ref, body, subresource="resize", content=STRATEGIC)
+        self._cluster.pods.put(pod)
+        return pod
+
+    async def _note_resources(self, wanted: Resources) -> None:
+        """A successor finds the limits that hold as those that were ordered."""
+        run = self.incarnation
+        run = replace(run, desired=run.desired.replace(resources=wanted))
+        order = PodOrder(job=run.job, uid=run.uid, host=host_of(self._node), desired=run.desired)
+        about = {"uid": self.pod, "annotations": {ORDER: written(order)}}
+        self._cluster.pods.put(await self._api.patch(POD, self.ref, {"metadata": about}))
+        self.incarnation = run
+        if self._wanted == wanted:
+            self._wanted = None
+        self._reports.observe(Adjusted(run.key, wanted, {}))
+
+    async def _restore(self) -> None:
+        """Take back what the node cannot give: else it would be given at some later time that nothing expects."""
+        try:
+            await self._ask_for(asked_for(self.incarnation.desired.resources))
+        except ApiRefused as error:
+            log.warning("a resize cannot be taken back", pod=str(self.ref), why=str(error))
+
+    def _refuse(self, wanted: Resources, why: str) -> None:
+        if self._wanted == wanted:
+            self._wanted = None
+        log.warning("a member keeps its cores and memory", pod=str(self.ref), why=why)
+        self._reports.observe(AdjustRefused(self.incarnation.key, wanted, why))
+
+    # -- ended ---------------------------------------------------------------------------------------------------------
+
+    async def conclude(self, pod: Pod | None) -> None:
+        """Say how it ended, with its last words where it did not end in order."""
+        exit = ending_of(pod) if pod is not None else gone()
+        main = main_of(pod) if pod is not None else None
+        if exit.reason not in IN_ORDER and main is not None and main.state.terminated:
+            exit = exit.replace(stderr=await self._last_words(self.ref))
+        self._reports.ended(self, exit, pod)
+
+    async def _last_words(self, ref: Ref) -> str:
+        try:
+            async with asyncio.timeout(LAST_WORDS_S):
+                text = await self._api.log_tail(ref, MAIN, LINES, BYTES)
+        except (RoverError, TimeoutError):
+            return ""
+        return text.strip().encode()[-BYTES:].decode(errors="ignore")
+
+
+def _spec_of(pod: Pod) -> Quantities:
+    """What the container is to have; the API server writes amounts in its own way."""
+    return next(each for each in pod.spec.containers if each.name == MAIN).resources
+
+
+def _has(pod: Pod, amounts: Json) -> bool:
+    """Whether the node gives the container what it is to have."""
+    main = main_of(pod)
+    return main is not None and main.resources is not None and _same(main.resources, amounts)
+
+
+def _same(given: Quantities, amounts: Json) -> bool:
+    return _numbers(given.limits) == _numbers(amounts["limits"]) and _numbers(given.requests) == _numbers(
+        amounts["requests"]
+    )
+
+
+def _numbers(amounts: Mapping[str, str]) -> dict[str, float]:
+    return {key: quantity(value) for key, value in amounts.items()}

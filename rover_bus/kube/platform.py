@@ -1,0 +1,301 @@
+"""The platform of one node: the port of node/port.py on the pods of a cluster (docs/design/0054).
+
+Built for each node's daemon; all of them share one KubeCluster. Which members there are stands here, what successors adopt, and
+what is kept of ends; held.py carries each member from its order to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from rover_bus.events.errors import RoverError
+from rover_bus.events.identity import IN_ORDER, Exit, HostCapacity, Member, Resources, Role
+from rover_bus.events.logs import get_logger
+from rover_bus.events.profiles import HostProfile
+from rover_bus.events.programs import ProgramRequest
+from rover_bus.kube.cluster import KubeCluster
+from rover_bus.kube.ends import KeptEnds
+from rover_bus.kube.held import HeldPod, PodReports
+from rover_bus.kube.kinds import Metadata, Pod, Ref, quantity
+from rover_bus.kube.pods import (
+    REPORTED,
+    PodOrder,
+    grace_s,
+    host_of,
+    is_gated,
+    is_over,
+    order_of,
+    ran_s,
+)
+from rover_bus.kube.removing import free, remove
+from rover_bus.node.exits import HURRY_S
+from rover_bus.node.port import (
+    Answer,
+    Exited,
+    Incarnation,
+    Key,
+    Leaving,
+    Observation,
+    Observe,
+    Spare,
+    SpareGone,
+    SpareSpawned,
+    Spawned,
+    StartOrder,
+)
+
+LAST_WORDS_S = 5.0  # for a log: its node may be gone
+KEPT_FAILED = 3  # failed pods of a job's role that stay for people to look at
+AGAIN_S, MOST_AGAIN_S = 0.2, 5.0  # before a request is repeated that the API server did not answer
+log = get_logger("rover.kube")
+
+
+class KubePlatform:
+    """Members that one node's daemon orders. `node`: its name in the cluster."""
+
+    def __init__(self, cluster: KubeCluster, node: str, observe: Observe) -> None:
+        self._cluster, self._api, self._settings = cluster, cluster.api, cluster.settings
+        self._node, self._host = node, host_of(node)
+        self._tell, self._observing = observe, True
+        self._reports = PodReports(self._observe, self._end)
+        self._loop = asyncio.get_running_loop()
+        self._held: dict[Key, HeldPod] = {}
+        self._by_pod: dict[Ref, HeldPod] = {}
+        self._ends = KeptEnds(cluster.api, cluster.ends, cluster.settings, self._host)
+        self._over: dict[tuple[str, str, Member], tuple[Ref, str]] = {}  # whose pod may still be there
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writes: set[asyncio.Task[None]] = set()  # that are repeated until they are done
+        self._capacity, self._adopted = self._read_capacity(), False
+        self._unlisten = [
+            cluster.pods.listen(self._on_pod),
+            cluster.nodes.listen(self._on_node),
+        ]
+        self._capacity_changed = asyncio.Event()
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> HostCapacity:
+        return self._capacity
+
+    async def capacity_changes(self) -> None:
+        while True:
+            await self._capacity_changed.wait()
+            self._capacity_changed.clear()
+            if (now := self._read_capacity()) != self._capacity:
+                self._capacity = now
+                return
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        return self._settings.commands.roles
+
+    async def measure(self, host: str) -> HostProfile | None:  # noqa: ARG002 - the port's
+        """Not known here: what runs on the node itself samples it."""
+        return None
+
+    def _read_capacity(self) -> HostCapacity:
+        """What the node can give to pods; nothing, where it takes none. A kubelet holds containers to their cores."""
+        node = self._cluster.nodes.objects.get(Ref("", self._node))
+        if node is None or node.spec.unschedulable:
+            return HostCapacity(cores=0.0, memory_bytes=0)
+        has = node.status.allocatable
+        return HostCapacity(
+            cores=quantity(has.get("cpu", "0")),
+            memory_bytes=int(quantity(has.get("memory", "0"))),
+            cores_bind=True,
+        )
+
+    def _on_node(self, ref: Ref) -> None:
+        if ref.name == self._node:
+            self._capacity_changed.set()
+
+    def _on_pod(self, ref: Ref) -> None:
+        """A pod changed. One of this host that is not known is an order of ours whose answer was lost."""
+        pod = self._cluster.pods.objects.get(ref)
+        if held := self._by_pod.get(ref):
+            held.changed.set()
+        elif pod is not None and self._adopted and not is_over(pod):
+            self._find(pod)
+
+    def _observe(self, observation: Observation) -> None:
+        if self._observing:
+            self._tell(observation)
+
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    def start(self, order: StartOrder) -> None:
+        run = order.incarnation
+        if run.key in self._held:
+            return
+        self._hold(HeldPod(self._cluster, self._node, run, self._reports, credential=order.credential))
+
+    def stop(self, incarnation: Incarnation, hurried: bool = False) -> None:
+        held = self._held.get(incarnation.key)
+        self._observe(Leaving(incarnation.key, hurried))
+        if held is not None:
+            held.ask_to_leave(grace_s(HURRY_S if hurried else held.incarnation.desired.grace_s))
+
+    def adjust(self, incarnation: Incarnation, resources: Resources, cpus: Mapping[int, float]) -> None:  # noqa: ARG002 - none are pinned
+        held = self._held.get(incarnation.key)
+        if held is not None:
+            held.want(resources)
+
+    def prepare(self, spare: Spare) -> None:
+        """There are no spare pods yet: it is gone at once."""
+        now_s = self._loop.time()
+        self._observe(SpareSpawned(spare, now_s))
+        self._observe(SpareGone(spare.key, "ended", now_s, "pods are not made ready before they are members"))
+
+    def drop(self, spare: Spare) -> None:
+        """Each is gone already."""
+
+    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
+        self._begin(self._cluster.trials.answer(request, answer, anew))
+
+    # -- what a former daemon left -------------------------------------------------------------------------------------
+
+    async def adopt(self) -> None:
+        await self._cluster.ready()
+        self._capacity = self._read_capacity()
+        pods = [pod for pod in self._cluster.pods.objects.values() if self._is_mine(pod.metadata)]
+        known = set[tuple[str, str, Member]]()
+        for pod in filter(is_over, pods):
+            order = order_of(pod.metadata)
+            if order is not None and not is_gated(pod):
+                known.add((order.job, order.uid, order.desired.member))
+                await self._found(order, pod).conclude(pod)
+        for ended in self._ends.all(self._loop.time()):
+            if (ended.job, ended.uid, ended.member) not in known:
+                self._observe(ended)
+        for pod in pods:
+            if not is_over(pod):
+                self._find(pod)
+        self._adopted = True
+
+    def _is_mine(self, about: Metadata) -> bool:
+        order = order_of(about)
+        return order is not None and order.host == self._host
+
+    def _find(self, pod: Pod) -> None:
+        """Take over a pod that runs, or will. One without its credential never ran: its order comes again."""
+        order = order_of(pod.metadata)
+        if order is None or order.host != self._host or order.incarnation.key in self._held:
+            return
+        if is_gated(pod):
+            self._write(lambda: remove(self._cluster, pod))
+            return
+        self._hold(self._found(order, pod))
+
+    def _found(self, order: PodOrder, pod: Pod) -> HeldPod:
+        return HeldPod(self._cluster, self._node, order.incarnation, self._reports, found=pod)
+
+    # -- one member ----------------------------------------------------------------------------------------------------
+
+    def _hold(self, held: HeldPod) -> None:
+        self._held[held.incarnation.key] = self._by_pod[held.ref] = held
+        self._observe(Spawned(held.incarnation))
+        if (pod := held.look()) is not None:
+            held.show(pod)
+        self._begin(held.carry())
+
+    # -- ended ---------------------------------------------------------------------------------------------------------
+
+    def _end(self, held: HeldPod, exit: Exit, pod: Pod | None) -> None:
+        run = held.incarnation
+        if self._held.get(run.key) is held:
+            del self._held[run.key], self._by_pod[held.ref]
+        self._over[run.job, run.uid, run.member] = held.ref, held.pod
+        self._observe(
+            Exited(
+                job=run.job,
+                uid=run.uid,
+                member=run.member,
+                exit=exit,
+                ran_s=ran_s(pod) if pod is not None else 0.0,
+                at_s=self._loop.time(),
+                reported=pod is not None and REPORTED in pod.metadata.annotations,
+            )
+        )
+
+    def mark_reported(self, ended: Exited) -> None:
+        self._write(lambda: self._note_reported(ended))
+
+    async def _note_reported(self, ended: Exited) -> None:
+        """Write the end down, then let its pod go: at once where it ended in order, or where others of its role are kept."""
+        await self._ends.keep(ended)
+        ref, uid = self._over.get((ended.job, ended.uid, ended.member), (None, ""))
+        pod = self._cluster.pods.objects.get(ref) if ref is not None else None
+        if pod is None or pod.metadata.uid != uid:
+            return
+        notes = {REPORTED: "true"}
+        if ended.exit.reason in IN_ORDER:
+            await remove(self._cluster, pod, notes)
+            return
+        await free(self._cluster, pod, notes)
+        for each in self._failed(ended.job, ended.member.role)[:-KEPT_FAILED]:
+            await remove(self._cluster, each)
+
+    def _failed(self, job: str, role: Role) -> list[Pod]:
+        """The ended pods of a role whose ends are published, the newest last."""
+        found = []
+        for pod in self._cluster.pods.objects.values():
+            order = order_of(pod.metadata)
+            if order and (order.job, order.desired.member.role) == (job, role) and is_over(pod):
+                found += [pod] if REPORTED in pod.metadata.annotations else []
+        return sorted(found, key=lambda each: each.metadata.version)
+
+    # -- forgotten -----------------------------------------------------------------------------------------------------
+
+    def forget(self, job: str) -> None:
+        self._write(lambda: self._drop(lambda other, _uid: other == job))
+
+    def erase(self, job: str, uid: str) -> None:
+        self._write(lambda: self._drop(lambda *run: run == (job, uid)))
+
+    async def _drop(self, wanted: Callable[[str, str], bool]) -> None:
+        for pod in list(self._cluster.pods.objects.values()):
+            order = order_of(pod.metadata)
+            if order and order.host == self._host and wanted(order.job, order.uid) and is_over(pod):
+                await remove(self._cluster, pod)
+        await self._ends.drop(wanted)
+        self._over = {run: where for run, where in self._over.items() if not wanted(run[0], run[1])}
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        for stop in self._unlisten:
+            stop()
+        self._unlisten.clear()
+        for task in self._tasks | self._writes:
+            task.cancel()
+        self._held.clear()
+        self._observing = False
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._keep(self._tasks, work)
+
+    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def _write(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something until the API server has done it."""
+        self._keep(self._writes, self._until_done(work))
+
+    async def _until_done(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        wait_s = AGAIN_S
+        while True:
+            try:
+                return await work()
+            except RoverError as error:
+                log.info("a request is repeated", host=self._host, why=str(error))
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, MOST_AGAIN_S)

@@ -1,0 +1,301 @@
+"""A pod is an incarnation: how it is written, and what it says of it when it is read back. Pure.
+
+Used by platform.py. What a successor must know stands on the pod itself: the order as an annotation, why it was asked to leave as
+another, that its end is published as a third; a finalizer of ours keeps it until then. Its name holds job, role, index, incarnation
+and a digest of the run, so that to create it twice is a conflict and no twin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from rover_bus.events.identity import DesiredMember, Member, Resources
+from rover_bus.events.programs import OWN_PYTHON
+from rover_bus.events.subjects import split_job
+from rover_bus.kube.kinds import ContainerStatus, Json, Metadata, Owner, Pod, Ref
+from rover_bus.node.affinity import threads
+from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
+
+DOMAIN = "rover-bus.io"
+ORDER, ASKED, UNSTARTED, REPORTED = (
+    f"{DOMAIN}/{each}" for each in ("order", "asked", "not-started", "reported")
+)
+FINALIZER = f"{DOMAIN}/end-unreported"
+GATE = f"{DOMAIN}/credential"  # nothing is scheduled before its Secret is there
+OURS = {"app.kubernetes.io/managed-by": "rover-bus"}
+OF_MEMBERS = {**OURS, "app.kubernetes.io/component": "member"}
+MAIN = "main"  # the container that is the member
+LOST_S = 10  # after which a pod on a node that does not answer is given up
+MOST_NAME = 63  # of a pod: it is its host name too
+_NO_LABEL = re.compile(r"[^a-z0-9-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """What all pods of members share.
+
+    namespace: of a tenant's jobs. templates: a pod template for each role; its container `main` is the member's. environment: of
+    all members. python: what `python` means in the image. owner: the object that a run of a job belongs to. start_patience_s: of a
+    pod that nothing can place, or whose image is not there. adjust_patience_s: of a resize that the node puts off.
+    """
+
+    image: str
+    namespace: Callable[[str], str]
+    commands: RoleCommands = NO_MASTERS
+    environment: Mapping[str, str] = field(default_factory=dict)
+    templates: Mapping[str, Json] = field(default_factory=dict)
+    python: str = OWN_PYTHON
+    owner: Callable[[str, str], Owner | None] = lambda _job, _uid: None
+    start_patience_s: float = 60.0
+    adjust_patience_s: float = 30.0
+
+
+class PodOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What was ordered, as the pod keeps it. `host`: the daemon that ordered it."""
+
+    job: str
+    uid: str
+    host: str
+    desired: DesiredMember
+
+    @property
+    def incarnation(self) -> Incarnation:
+        return Incarnation(self.job, self.uid, self.desired)
+
+
+def host_of(node: str) -> str:
+    """Return the name of a node as subjects hold it. No node has a `_` in its name, so that no two are the same."""
+    return node.replace(".", "_")
+
+
+# -- names -------------------------------------------------------------------------------------------------------------------
+
+
+def digest_of(job: str, uid: str) -> str:
+    """Return a few letters that tell runs of jobs apart."""
+    return hashlib.sha256(f"{job}\0{uid}".encode()).hexdigest()[:10]
+
+
+def named(job: str, uid: str, what: str) -> str:
+    """Return the name of an object of a run of a job."""
+    end = f"{what}-{digest_of(job, uid)}"
+    bare = _NO_LABEL.sub("-", split_job(job)[1].lower())[: MOST_NAME - len(end) - 1].strip("-") or "job"
+    return f"{bare}-{end}"
+
+
+def ref_of(settings: PodSettings, job: str, uid: str, member: Member) -> Ref:
+    """Return which pod an incarnation is."""
+    what = f"{member.name}-{member.incarnation}"
+    return Ref(settings.namespace(split_job(job)[0]), named(job, uid, what))
+
+
+def labels_of(job: str, member: Member) -> dict[str, str]:
+    """Return what people and selectors find a member's pod by."""
+    return OF_MEMBERS | {
+        f"{DOMAIN}/job": split_job(job)[1],
+        f"{DOMAIN}/role": member.role,
+        f"{DOMAIN}/index": str(member.index),
+        f"{DOMAIN}/incarnation": str(member.incarnation),
+    }
+
+
+# -- written -----------------------------------------------------------------------------------------------------------------
+
+
+def manifest(settings: PodSettings, run: Incarnation, node: str, secret: bool) -> Json:
+    """Return the pod of an incarnation that a node's daemon orders. secret: its credential is in a Secret of its name."""
+    ref, template = (
+        ref_of(settings, run.job, run.uid, run.member),
+        settings.templates.get(run.member.role, {}),
+    )
+    order = PodOrder(job=run.job, uid=run.uid, host=host_of(node), desired=run.desired)
+    theirs = template.get("metadata", {})
+    owner = settings.owner(run.job, run.uid)
+    metadata = {
+        "name": ref.name,
+        "namespace": ref.namespace,
+        "labels": theirs.get("labels", {}) | labels_of(run.job, run.member),
+        "annotations": theirs.get("annotations", {}) | {ORDER: written(order)},
+        "finalizers": [FINALIZER],
+        "ownerReferences": [msgspec.to_builtins(owner)] if owner else [],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": _spec(settings, run, node, secret),
+    }
+
+
+def _spec(settings: PodSettings, run: Incarnation, node: str, secret: bool) -> Json:
+    template = settings.templates.get(run.member.role, {}).get("spec", {})
+    others = [each for each in template.get("containers", []) if each["name"] != MAIN]
+    mine: Json = next((each for each in template.get("containers", []) if each["name"] == MAIN), {})
+    lost = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    tolerations = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_S} for key in lost
+    ]
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_prefer(node)]}},
+        **template,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": grace_s(run.desired.grace_s),
+        "tolerations": [*template.get("tolerations", []), *tolerations],
+        "schedulingGates": [{"name": GATE}] if secret else [],
+        "containers": [_container(settings, run, mine, secret), *others],
+    }
+
+
+def _prefer(node: str) -> Json:
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    return {"weight": 100, "preference": {"matchExpressions": [here]}}
+
+
+def _container(settings: PodSettings, run: Incarnation, template: Json, secret: bool) -> Json:
+    first, *rest = settings.commands.of(run.job, run.desired)
+    directory = {"workingDir": run.desired.directory} if run.desired.directory else {}
+    return {
+        "image": settings.image,
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        **template,
+        "name": MAIN,
+        "command": [settings.python if first == OWN_PYTHON else first, *rest],
+        "env": [*template.get("env", []), *_environment(settings, run, secret)],
+        "resources": asked_for(run.desired.resources),
+        "resizePolicy": [
+            {"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")
+        ],
+        **directory,
+    }
+
+
+def _environment(settings: PodSettings, run: Incarnation, secret: bool) -> list[Json]:
+    """What every platform gives a member; the node where it really is, and its address there, come from the kubelet."""
+    tenant, job = split_job(run.job)
+    plain = {
+        "PYTHONUNBUFFERED": "1",
+        **settings.environment,
+        **threads(run.desired.resources.cores, run.member.role),
+        **run.desired.environment,
+        "ROVER_JOB": job,
+        "ROVER_TENANT": tenant,
+        "ROVER_ROLE": run.member.role,
+        "ROVER_INDEX": str(run.member.index),
+        "ROVER_INCARNATION": str(run.member.incarnation),
+        "ROVER_GRACE_S": f"{run.desired.grace_s / 2:g}",
+    }
+    found = {"ROVER_HOST": "spec.nodeName", "ROVER_BIND": "status.podIP"}
+    made: list[Json] = [{"name": key, "value": value} for key, value in plain.items() if key not in found]
+    made += [{"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in found.items()]
+    if secret:
+        name = ref_of(settings, run.job, run.uid, run.member).name
+        taken = {"secretKeyRef": {"name": name, "key": "credential"}}
+        made.append({"name": "ROVER_CREDENTIAL", "valueFrom": taken})
+    return made
+
+
+def asked_for(resources: Resources) -> Json:
+    """Return what a container asks for, and is held to: all of it, so that no neighbour can take it. Without figures: little."""
+    amounts = {}
+    if resources.cores > 0:
+        amounts["cpu"] = f"{math.ceil(resources.cores * 1000 - 1e-6)}m"
+    if resources.memory_bytes > 0:
+        amounts["memory"] = str(resources.memory_bytes)
+    return {"requests": {"cpu": "1m", "memory": "1Mi"} | amounts, "limits": amounts}
+
+
+def secret_of(pod: Pod, credential: str) -> Json:
+    """Return the Secret of a member: it goes when its pod goes."""
+    about = pod.metadata
+    owner = Owner(api_version="v1", kind="Pod", name=about.name, uid=about.uid)
+    metadata = {
+        "name": about.name,
+        "labels": about.labels,
+        "ownerReferences": [msgspec.to_builtins(owner)],
+    }
+    return {"metadata": metadata, "stringData": {"credential": credential}, "immutable": True}
+
+
+def written(order: PodOrder) -> str:
+    """Return an order as its annotation."""
+    return msgspec.json.encode(order).decode()
+
+
+def grace_s(seconds: float) -> int:
+    """Return a grace in whole seconds; 0 would take the object away before its processes are."""
+    return max(1, math.ceil(seconds))
+
+
+# -- read --------------------------------------------------------------------------------------------------------------------
+
+
+def order_of(about: Metadata) -> PodOrder | None:
+    """Return what was ordered; None for a pod that is no member of ours."""
+    try:
+        return msgspec.json.decode(about.annotations[ORDER], type=PodOrder)
+    except (KeyError, ValueError, RecursionError):
+        return None
+
+
+def main_of(pod: Pod) -> ContainerStatus | None:
+    """Return how the member's own container is; None before the node has it."""
+    return next((each for each in pod.status.container_statuses if each.name == MAIN), None)
+
+
+def is_gated(pod: Pod) -> bool:
+    """Whether it waits for its credential."""
+    return any(each.name == GATE for each in pod.spec.scheduling_gates)
+
+
+def runs(pod: Pod) -> bool:
+    main = main_of(pod)
+    return main is not None and main.state.running is not None
+
+
+def is_over(pod: Pod) -> bool:
+    """Whether nothing of it runs any more, or its node is lost and its incarnation is fenced by the log (P5, P19)."""
+    main, about = main_of(pod), pod.metadata
+    if (main and main.state.terminated) or pod.status.phase in ("Succeeded", "Failed") or is_lost(pod):
+        return True
+    forced = about.deletion_timestamp is not None and about.deletion_grace_period_seconds == 0
+    unplaced = about.deletion_timestamp is not None and not pod.spec.node_name  # never to be placed any more
+    return forced or unplaced
+
+
+def is_lost(pod: Pod) -> bool:
+    """Whether its node is: its kubelet may never answer again."""
+    why = pod.status.condition("DisruptionTarget")
+    return why is not None and why.reason in ("DeletionByTaintManager", "DeletionByPodGC")
+
+
+def ran_s(pod: Pod) -> float:
+    """Return how long its member ran, in seconds."""
+    main = main_of(pod)
+    ended = main.state.terminated if main else None
+    if ended is None or ended.started_at is None or ended.finished_at is None:
+        return 0.0
+    return max((ended.finished_at - ended.started_at).total_seconds(), 0.0)
+
+
+IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+
+
+def why_not_started(pod: Pod) -> str:
+    """Return in one line what keeps it from starting: what the scheduler, or the kubelet, says; "" for nothing."""
+    main = main_of(pod)
+    waiting = main.state.waiting if main else None
+    if waiting and waiting.reason not in ("", "ContainerCreating", "PodInitializing"):
+        return f"{waiting.reason}: {waiting.message}".rstrip(": ")
+    for each in pod.status.conditions:
+        if each.type == "PodScheduled" and each.status == "False" and each.reason != "SchedulingGated":
+            return f"{each.reason}: {each.message}".rstrip(": ")
+    return ""

@@ -1,0 +1,125 @@
+"""Whether a program would start: tried by a pod of the worker's image, once for all nodes.
+
+Shared by the platforms of all nodes (cluster.py). What an image holds is known where it runs, so a small pod looks, by
+node/local/lone_trial.py, and leaves the answer as the message of its end. An image holds the same files on every node: the first
+question makes the pod, the others wait for its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import msgspec
+
+from rover_bus.events.errors import RoverError
+from rover_bus.events.programs import TRY_S, ProgramReply, ProgramRequest
+from rover_bus.kube.api import Api, ApiRefused
+from rover_bus.kube.kinds import POD, Json, Pod, Ref
+from rover_bus.kube.pods import MAIN, OURS, PodSettings, is_over, main_of, why_not_started
+from rover_bus.node.local.lone_trial import ANSWER, QUESTION
+from rover_bus.node.port import Answer
+
+LOOK_S = 0.25
+PATIENCE_S = 2 * TRY_S  # with the pull of its image; then nothing is known
+MOST_SHOWN = 300
+WRITTEN_TO = "/dev/termination-log"
+OF_TRIALS = {**OURS, "app.kubernetes.io/component": "trial"}
+
+
+class PodTrials:
+    """Trials of one cluster's programs."""
+
+    def __init__(self, api: Api, settings: PodSettings) -> None:
+        self._api, self._settings = api, settings
+        self._known: dict[bytes, ProgramReply] = {}
+        self._asking: dict[bytes, asyncio.Lock] = {}
+
+    async def answer(self, request: ProgramRequest, answer: Answer, anew: bool) -> None:
+        """Answer once. anew: nothing remembered counts."""
+        key = msgspec.json.encode(request)
+        async with self._asking.setdefault(key, asyncio.Lock()):
+            known = None if anew else self._known.get(key)
+            if known is None:
+                known = await self._try(request, key)
+            if known.state != "unknown":
+                self._known[key] = known
+        answer(known)
+
+    async def _try(self, request: ProgramRequest, key: bytes) -> ProgramReply:
+        name = f"rover-trial-{hashlib.sha256(key).hexdigest()[:16]}"
+        ref = Ref(self._settings.namespace("default"), name)
+        pod: Pod | None = None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                pod = await self._begun(ref, request)
+                while not is_over(pod):
+                    await asyncio.sleep(LOOK_S)
+                    pod = await self._api.read(POD, ref)
+            return _reply(pod)
+        except TimeoutError:
+            why = why_not_started(pod) if pod is not None else ""
+            return _unknown(why or f"no answer within {PATIENCE_S:.0f} s")
+        except RoverError as error:
+            return _unknown(str(error))
+        finally:
+            await self._remove(ref)
+
+    async def _begun(self, ref: Ref, request: ProgramRequest) -> Pod:
+        try:
+            return await self._api.create(POD, ref.namespace, _manifest(self._settings, ref, request))
+        except ApiRefused as error:
+            if error.code != "AlreadyExists":
+                raise
+            return await self._api.read(POD, ref)  # a former process asked the same
+
+    async def _remove(self, ref: Ref) -> None:
+        try:
+            await self._api.delete(POD, ref, grace_s=1)
+        except RoverError:
+            return  # gone, or its own deadline ends it
+
+
+def _manifest(settings: PodSettings, ref: Ref, request: ProgramRequest) -> Json:
+    template = settings.templates.get("worker", {}).get("spec", {})
+    others: Json = next((each for each in template.get("containers", []) if each["name"] == MAIN), {})
+    asked = msgspec.json.encode(request).decode()
+    environment = [{"name": QUESTION, "value": asked}, {"name": ANSWER, "value": WRITTEN_TO}]
+    container = {
+        "image": settings.image,
+        **others,
+        "name": MAIN,
+        "command": [settings.python, "-m", "rover_bus.node.local.lone_trial"],
+        "env": [*others.get("env", []), *environment],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+        "terminationMessagePath": WRITTEN_TO,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    spec = {
+        "automountServiceAccountToken": False,
+        **template,
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": int(PATIENCE_S),
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+    }
+    return {"metadata": {"name": ref.name, "labels": OF_TRIALS}, "spec": spec}
+
+
+def _reply(pod: Pod) -> ProgramReply:
+    """Read what it left: the answer; or what Python said where it could not begin."""
+    main = main_of(pod)
+    ended = main.state.terminated if main else None
+    if ended is None:
+        return _unknown(pod.status.message or "its pod did not run")
+    if ended.exit_code == 0:
+        try:
+            return msgspec.json.decode(ended.message, type=ProgramReply)
+        except (msgspec.DecodeError, RecursionError):
+            return _unknown("its pod left no answer")
+    said = ended.message.strip().rpartition("\n")[2]
+    return ProgramReply(state="refused", path="the image", problem=(said or ended.reason)[:MOST_SHOWN])
+
+
+def _unknown(why: str) -> ProgramReply:
+    return ProgramReply(state="unknown", problem=why[:MOST_SHOWN])

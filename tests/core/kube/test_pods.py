@@ -1,0 +1,163 @@
+"""A pod is an incarnation: what is written of it is read again, and how it ended is whose doing it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from rover_bus.events.identity import DesiredMember, Member, Resources
+from rover_bus.kube.endings import ending_of
+from rover_bus.kube.kinds import Json, Metadata, Pod
+from rover_bus.kube.pods import (
+    ASKED,
+    UNSTARTED,
+    PodSettings,
+    asked_for,
+    host_of,
+    is_over,
+    manifest,
+    order_of,
+    ran_s,
+    ref_of,
+    secret_of,
+)
+from rover_bus.node.port import Incarnation
+
+SETTINGS = PodSettings("example.com/rover", lambda tenant: f"of-{tenant}")
+TIMES = {"startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:07Z"}
+
+
+def run(number: int = 1, uid: str = "u1", job: str = "clicks", **desired: Any) -> Incarnation:
+    member = DesiredMember(
+        member=Member("worker", 3, number), host="h", command=["python", "t.py"], **desired
+    )
+    return Incarnation(job, uid, member)
+
+
+def test_the_name_of_a_pod_is_its_incarnations_and_its_runs() -> None:
+    names = [
+        ref_of(SETTINGS, each.job, each.uid, each.member).name
+        for each in (run(), run(2), run(uid="u2"), run(job="team/clicks"))
+    ]
+    assert len(set(names)) == 4
+    assert all(name.startswith("clicks-worker-3-") for name in names)
+    assert names[0] == ref_of(SETTINGS, "clicks", "u1", Member("worker", 3, 1)).name
+
+
+@pytest.mark.parametrize("job", ["a" * 64, "Upper_Case", "x" * 51 + "_-y"])
+def test_every_name_of_a_job_makes_a_name_that_a_host_can_have(job: str) -> None:
+    name = ref_of(SETTINGS, job, "u1", Member("worker", 12345, 99)).name
+    assert len(name) <= 63
+    assert name.replace("-", "").isalnum()
+    assert name == name.lower()
+
+
+def test_what_was_ordered_is_read_from_the_pod_again() -> None:
+    ordered = run(resources=Resources(cores=0.5, memory_bytes=1 << 28), environment={"A": "b"})
+    made = manifest(SETTINGS, ordered, "node-1.example", secret=True)
+    about = msgspec.convert(made["metadata"], Metadata, strict=False)
+    order = order_of(about)
+    assert order is not None
+    assert (order.incarnation, order.host) == (ordered, "node-1_example")
+    assert about.namespace == "of-default"
+
+
+def test_a_pod_without_our_annotation_is_no_member() -> None:
+    assert order_of(Metadata(annotations={"rover-bus.io/order": "{}"})) is None
+    assert order_of(Metadata()) is None
+
+
+def test_a_template_gives_image_and_volumes_and_the_member_stays_ours() -> None:
+    container = {"name": "main", "image": "their/own", "env": [{"name": "ROVER_JOB", "value": "another"}]}
+    template = {"metadata": {"labels": {"team": "a"}}, "spec": {"containers": [container, {"name": "side"}]}}
+    settings = PodSettings("example.com/rover", lambda _: "a", templates={"worker": template})
+    made = manifest(settings, run(), "n", secret=False)
+    main, side = made["spec"]["containers"]
+    assert (main["image"], main["command"], side) == ("their/own", ["python", "t.py"], {"name": "side"})
+    assert [each["value"] for each in main["env"] if each["name"] == "ROVER_JOB"] == ["another", "clicks"]
+    assert made["metadata"]["labels"]["team"] == "a"
+    assert made["spec"]["restartPolicy"] == "Never"
+
+
+def test_a_credential_stands_in_no_pod_and_nothing_is_placed_before_its_secret() -> None:
+    made = manifest(SETTINGS, run(), "n", secret=True)
+    assert made["spec"]["schedulingGates"] == [{"name": "rover-bus.io/credential"}]
+    pod = Pod(metadata=Metadata(name=made["metadata"]["name"], uid="u"))
+    secret = secret_of(pod, "s3cret")
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == "u"
+    assert "s3cret" not in str(made)
+    assert manifest(SETTINGS, run(), "n", secret=False)["spec"]["schedulingGates"] == []
+
+
+def test_cores_and_memory_are_asked_for_and_are_the_limit() -> None:
+    given = asked_for(Resources(cores=1.25, memory_bytes=1 << 30))
+    assert given["requests"] == given["limits"] == {"cpu": "1250m", "memory": str(1 << 30)}
+    assert asked_for(Resources())["limits"] == {}
+
+
+def test_hosts_of_two_nodes_are_two() -> None:
+    assert host_of("a.b-c") != host_of("a-b.c")
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------------
+
+
+def pod(*, ended: Json | None = None, running: bool = False, notes: Json | None = None, **more: Any) -> Pod:
+    states = [{"terminated": {**TIMES, **ended}}] if ended is not None else []
+    states += [{"running": {}}] if running else []
+    metadata = {"annotations": notes or {}, **more.pop("metadata", {})}
+    status = {
+        "containerStatuses": [{"name": "main", "state": each} for each in states],
+        "conditions": [],
+        **more.pop("status", {}),
+    }
+    return msgspec.convert({"metadata": metadata, "status": status, **more}, Pod, strict=False)
+
+
+def disrupted(reason: str) -> Json:
+    return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]}
+
+
+ASK, DELETED = {ASKED: "asked to leave"}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+ENDS: dict[str, tuple[Pod, str]] = {
+    "it completed": (pod(ended={"exitCode": 0}), "completed"),
+    "it failed": (pod(ended={"exitCode": 3}), "failed"),
+    "it crashed": (pod(ended={"exitCode": 139}), "crashed"),
+    "it was killed": (pod(ended={"exitCode": 137}), "killed"),
+    "it had no memory": (pod(ended={"exitCode": 137, "reason": "OOMKilled"}), "out_of_memory"),
+    "it left when asked": (pod(ended={"exitCode": 0}, notes=ASK, metadata=DELETED), "drained"),
+    "it left by the signal": (pod(ended={"exitCode": 143}, notes=ASK, metadata=DELETED), "drained"),
+    "it did not leave": (pod(ended={"exitCode": 137}, notes=ASK, metadata=DELETED), "killed"),
+    "a person deleted it": (pod(ended={"exitCode": 0}, metadata=DELETED), "killed"),
+    "it failed while it left": (pod(ended={"exitCode": 5}, metadata=DELETED), "failed"),
+    "the scheduler needed the room": (
+        pod(ended={"exitCode": 143}, status=disrupted("PreemptionByScheduler")),
+        "preempted",
+    ),
+    "it was evicted": (pod(ended={"exitCode": 0}, status=disrupted("EvictionByEvictionAPI")), "evicted"),
+    "its kubelet evicted it": (pod(status={"phase": "Failed", "reason": "Evicted"}), "evicted"),
+    "its node is lost": (pod(running=True, status=disrupted("DeletionByTaintManager")), "host_lost"),
+    "it could not start": (pod(notes={UNSTARTED: "Unschedulable"}, metadata=DELETED), "never_started"),
+    "it was asked before it ran": (pod(notes=ASK, metadata=DELETED), "drained"),
+    "it was deleted before it ran": (pod(metadata=DELETED), "never_started"),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_an_end_is_whose_doing_it_was(what: str) -> None:
+    ended, reason = ENDS[what]
+    if ended.status.container_statuses and ended.status.container_statuses[0].state.terminated:
+        assert ran_s(ended) == 7.0
+    assert is_over(ended)
+    assert ending_of(ended).reason == reason
+
+
+def test_a_pod_that_leaves_is_not_over_before_its_container_is() -> None:
+    placed = {"spec": {"nodeName": "n"}}
+    leaving = {"metadata": {**DELETED, "deletionGracePeriodSeconds": 30}}
+    assert not is_over(pod(running=True, **leaving, **placed))
+    assert not is_over(pod(status={"phase": "Pending"}, **leaving, **placed))
+    forced = {"metadata": {**DELETED, "deletionGracePeriodSeconds": 0}}
+    assert is_over(pod(running=True, **forced, **placed))
