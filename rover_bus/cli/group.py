@@ -20,6 +20,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "up": ("up", "Run a stack on this machine: broker, node daemon, Brain."),
         "down": ("up", "End the stack of a state directory."),
         "join": ("join", "Make this machine a host of a stack that runs elsewhere."),
+        "operator": ("operator", "Run the members of jobs as pods of a Kubernetes cluster."),
         "auth": ("auth", "Give rights: a token by which a host joins."),
         "run": ("run", "Run a training program without a stack, or a job file in one process (--plain)."),
     },

@@ -4,6 +4,7 @@
     python -m rover_bus.cli.serve daemon --url U --secret-file F --host H --dir D
     python -m rover_bus.cli.serve master --job J --index I            (started by the daemon)
     python -m rover_bus.cli.serve ps                                  (started by the daemon, for a job's servers)
+    python -m rover_bus.cli.serve operator --url U --image I --namespace N ...   (members as pods of a Kubernetes cluster)
 
 Fed by supervisor.py (Brain, daemon) and by the platform (masters, servers), which name a member by ROVER_* variables.
 A service ends on SIGTERM and SIGINT, and with `--with-parent` also when its standard input ends: then the one that started
@@ -16,7 +17,6 @@ import argparse
 import asyncio
 import contextlib
 import faulthandler
-import json
 import logging
 import os
 import secrets
@@ -27,10 +27,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rover_bus.cli.open_files import check_open_files
-from rover_bus.cli.supervisor import StartRefusal, service_command
+from rover_bus.cli.supervisor import StartRefusal
 from rover_bus.events import credentials, subjects
 from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
@@ -38,20 +38,24 @@ from rover_bus.events.job import PlanMode
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.nats_storage import Ways
+from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.purging import keep_purging
 from rover_bus.events.settings import Settings
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import BUCKETS, OF_THE_CLUSTER, SETTINGS, STREAMS
 from rover_bus.events.written_settings import Chosen, choose, dump, of_processes
 
-if TYPE_CHECKING:
-    from rover_bus.auth.vault import Vault
-
 REACH_BROKER_S = 60.0
 AGAIN_S = 0.5
 REGISTERED_S = 15.0  # a member whose run the broker is not told of yet
-DECLARING = ("brain", "daemon")  # what creates streams and buckets that are missing
-SPOKEN = {"brain": "a Brain", "daemon": "a daemon", "master": "a master", "ps": "a parameter server"}
+DECLARING = ("brain", "daemon", "operator")  # what creates streams and buckets that are missing
+SPOKEN = {
+    "brain": "a Brain",
+    "daemon": "a daemon",
+    "master": "a master",
+    "ps": "a parameter server",
+    "operator": "an operator",
+}
 log = logging.getLogger("rover.serve")
 
 
@@ -75,6 +79,11 @@ class ServiceOptions:
     sets: list[str]
     store_limit_bytes: int
     ready_file: str
+    kubeconfig: str
+    namespaces: list[str]
+    image: str
+    python: str
+    pod_template: str
 
     @property
     def chosen(self) -> Chosen:
@@ -124,6 +133,12 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--with-parent", action="store_true")
     parser.add_argument("--ready-file", default="")
+    cluster = parser.add_argument_group("operator")
+    cluster.add_argument("--kubeconfig", default=environment.get("KUBECONFIG", ""))
+    cluster.add_argument("--namespace", dest="namespaces", action="append", default=[])
+    cluster.add_argument("--image", default=environment.get("ROVER_IMAGE", ""))
+    cluster.add_argument("--python", default=OWN_PYTHON)
+    cluster.add_argument("--pod-template", default="", metavar="FILE")
     return ServiceOptions(**vars(parser.parse_args(arguments)))
 
 
@@ -330,32 +345,17 @@ async def _serve_master(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
 
 
 async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
-    from rover_bus.node.port import Incarnation, RoleCommands
+    from rover_bus.cli.of_members import commands_of, credential_of, learn_tenant, vault_beside
     from rover_bus.node.service import Options, run_daemon
 
-    vault = _vault_of_host(options)
-
-    def credential_of(run: Incarnation) -> str:
-        if vault is None:
-            return ""
-        return vault.member_credentials(run.member.role, run.job, run.uid, str(run.member), options.host)
-
-    def learn_tenant(keys: bytes) -> None:
-        if vault is not None:
-            vault.learn_keys(json.loads(keys))
-
-    written = [word for setting in options.sets for word in ("--set", setting)]
-
-    def master(job: str, index: int) -> list[str]:
-        return service_command("master", "--job", subjects.split_job(job)[1], "--index", str(index), *written)
-
+    vault = vault_beside(options.secret_file)
     given = Options(
-        commands=RoleCommands(master, tuple(service_command("ps"))),
+        commands=commands_of(options.sets, sys.executable),
         url=options.url,
         secret_file="" if vault else options.secret_file,
         host_secret=vault.host_secret if vault else b"",
-        credential_of=credential_of,
-        learn_tenant=learn_tenant,
+        credential_of=lambda run: credential_of(vault, run, options.host),
+        learn_tenant=partial(learn_tenant, vault),
         settings=options.settings,
         storage=options.storage,
         domain=options.domain,
@@ -365,13 +365,10 @@ async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
     await run_daemon(bus, options.host, options.directory, given, stop=stop, ready=ready)
 
 
-def _vault_of_host(options: ServiceOptions) -> Vault | None:
-    """Return what signs the members of a host: the stack's keys, or the part of them that a joined host has."""
-    from rover_bus.auth.host_vault import HostVault
-    from rover_bus.auth.vault import Vault
+async def _serve_operator(_bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
+    from rover_bus.cli.operating import operate
 
-    file = options.secret_file
-    return (HostVault.beside(file) or Vault.beside(file)) if file else None
+    await operate(options, stop, partial(_announce_ready, options))
 
 
 async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
@@ -408,6 +405,7 @@ _ROLES: dict[str, Callable[[NatsBus, ServiceOptions, asyncio.Event], Awaitable[N
     "daemon": _serve_daemon,
     "master": _serve_master,
     "ps": _serve_ps,
+    "operator": _serve_operator,
 }
 
 

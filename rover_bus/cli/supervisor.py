@@ -29,9 +29,9 @@ HEALTHY_S = 10.0
 LAST_WORDS_BYTES = 2000
 
 
-def service_command(role: str, *arguments: str) -> list[str]:
+def service_command(role: str, *arguments: str, python: str = sys.executable) -> list[str]:
     """Return the command line that runs a service (serve.py) as a process of its own."""
-    return [sys.executable, "-m", "rover_bus.cli.serve", role, *arguments]
+    return [python, "-m", "rover_bus.cli.serve", role, *arguments]
 
 
 class ServiceFailed(PermanentError):

@@ -12,10 +12,14 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
 
 import msgspec
+import msgspec.yaml
 
-from rover_bus.events.identity import DesiredMember, Member, Resources
+from rover_bus.events.errors import InputError
+from rover_bus.events.identity import DesiredMember, Member, Resources, Role
 from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.subjects import split_job
 from rover_bus.kube.kinds import ContainerStatus, Json, Metadata, Owner, Pod, Ref
@@ -72,6 +76,22 @@ class PodOrder(msgspec.Struct, frozen=True, kw_only=True):
 def host_of(node: str) -> str:
     """Return the name of a node as subjects hold it. No node has a `_` in its name, so that no two are the same."""
     return node.replace(".", "_")
+
+
+def node_of(host: str) -> str:
+    """Return which node a host is."""
+    return host.replace("_", ".")
+
+
+def read_template(file: str) -> dict[str, Json]:
+    """Return the pod template of a file (YAML or JSON), for every role; "": none. Raises InputError."""
+    if not file:
+        return {}
+    try:
+        template = msgspec.yaml.decode(Path(file).read_bytes(), type=Json)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{file} holds no pod template ({error}): it has `metadata` and `spec`") from error
+    return dict.fromkeys(get_args(Role), template)
 
 
 # -- names -------------------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from rover_bus.node.decider import (
     overtaken,
 )
 from rover_bus.node.exits import STUCK_S
-from rover_bus.node.host import Host
+from rover_bus.node.host import Departure, Host
 from rover_bus.node.members import (
     FollowedFact,
     Happening,
@@ -51,15 +51,7 @@ from rover_bus.node.members import (
     same_run,
 )
 from rover_bus.node.outbox import Letter, Outboxes
-from rover_bus.node.port import (
-    Exited,
-    Key,
-    Observation,
-    Observe,
-    Platform,
-    Running,
-    StartOrder,
-)
+from rover_bus.node.port import Exited, Key, Observation, Observe, Platform, Running, StartOrder
 from rover_bus.node.presence import Presence
 from rover_bus.node.programs import Trial, program_fact
 from rover_bus.node.questions import answer_logs, answer_programs
@@ -130,8 +122,11 @@ class Daemon:
 
     # -- its run -------------------------------------------------------------------------------------------------------
 
-    async def run(self, stop: asyncio.Event, ready: Callable[[], None], *, leave_members: bool) -> None:
-        """Serve until `stop`; then drain the members (or leave them to their shims) and take everything of ours off the bus."""
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None], *, then: Departure) -> None:
+        """Serve until `stop`; then drain the members (or leave them to their shims) and take everything of ours off the bus.
+
+        Where a successor is to come, both stay: it finds the members, and the host's name is free for it.
+        """
         try:
             await self._platform.adopt()
             await self._presence.claim()
@@ -156,10 +151,10 @@ class Daemon:
             ready()
             await self._until(stop, tasks)
         except Exception:
-            leave_members = True  # an error of ours is no reason to end training
+            then = "leave" if then == "drain" else then  # an error of ours is no reason to end training
             raise
         finally:
-            await self._close(tasks, leave_members)
+            await self._close(tasks, then)
 
     async def _until(self, stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
         stopped = self._loop.create_task(stop.wait())
@@ -170,18 +165,20 @@ class Daemon:
         finally:
             stopped.cancel()
 
-    async def _close(self, tasks: list[asyncio.Task[None]], leave_members: bool) -> None:
+    async def _close(self, tasks: list[asyncio.Task[None]], then: Departure) -> None:
         self._closing = True
         self._turns.end()
         try:
-            if not leave_members:
+            if then == "drain":
                 await self._leave_in_order()
             if self._persister:
                 await self._persister.close()
-            left = host_facts.HostLeft(host=self._host.name, reason="stopped")
-            self._post_to_all(left, f"left.{self._host.daemon}")
+            if then != "hand over":
+                left = host_facts.HostLeft(host=self._host.name, reason="stopped")
+                self._post_to_all(left, f"left.{self._host.daemon}")
             await self._outboxes.flush(FLUSH_S)
-            await self._presence.leave()
+            if then != "hand over":
+                await self._presence.leave()
         finally:
             self._platform.release()
             for task in tasks:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.node.port import Incarnation
+
+# What becomes of members when their daemon ends: they leave, or run on without it, or with the next one under the same name.
+Departure = Literal["drain", "leave", "hand over"]
 
 
 def no_credential(_: Incarnation) -> str:

@@ -91,7 +91,7 @@ async def run_daemon(
         if connection is None:
             return  # stopped before there was a broker; shims end the members of a former daemon in their time
         try:
-            await _put_together(connection, me, home, options).run(stop, ready, leave_members=False)
+            await _put_together(connection, me, home, options).run(stop, ready, then="drain")
         finally:
             if connection is not bus:
                 await connection.close()

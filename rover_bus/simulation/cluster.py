@@ -69,7 +69,7 @@ class Cluster:
             bus, JOB, HOST, self.shared.memory, chance_of(self.shared.plan.seed, f"digests of {name}")
         )
         self._services["daemon"] = self._spawn(
-            name, _beside(digesting, daemon.run(asyncio.Event(), lambda: None, leave_members=True))
+            name, _beside(digesting, daemon.run(asyncio.Event(), lambda: None, then="leave"))
         )
 
     def start_storage(self) -> None:

@@ -87,7 +87,7 @@ class Cluster:
             settings=Settings(hosts=HostSettings(sample_every_s=0.0)),
         )
         daemon = Daemon(bus, host, Presence(bus, HOST, name, home), self.machine.attach)
-        self.task = asyncio.create_task(daemon.run(self.stop, lambda: None, leave_members=False))
+        self.task = asyncio.create_task(daemon.run(self.stop, lambda: None, then="drain"))
 
     async def kill_daemon(self) -> None:
         """SIGKILL: no handler of it runs, nothing is said, its members go on."""

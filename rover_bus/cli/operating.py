@@ -1,0 +1,72 @@
+"""An operator, put together: the API server, the pods that it makes, and a connection to the bus for each node's daemon.
+
+Called by serve.py. Apart from it, because only this process needs a Kubernetes client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rover_bus.auth.vault import Vault
+from rover_bus.cli.of_members import commands_of, credential_of, learn_tenant, vault_beside
+from rover_bus.events import credentials
+from rover_bus.events.errors import InputError
+from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.programs import OWN_PYTHON
+from rover_bus.kube.api import Api
+from rover_bus.kube.operator import OperatorOptions, run_operator
+from rover_bus.kube.pods import PodSettings, read_template
+
+if TYPE_CHECKING:
+    from rover_bus.cli.serve import ServiceOptions
+
+IN_PODS = "/var/lib/rover"  # the state directory of members
+
+
+async def operate(options: ServiceOptions, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Run an operator until `stop`. Raises InputError for options of which no pod can be made."""
+    if not options.image or not options.namespaces:
+        raise InputError("an operator makes pods of an --image in a --namespace: name both")
+    vault = vault_beside(options.secret_file)
+    given = OperatorOptions(
+        pods=_pods(options, vault),
+        namespaces=options.namespaces,
+        connect=partial(_connect, options, vault),
+        credential_of=partial(credential_of, vault),
+        learn_tenant=partial(learn_tenant, vault),
+        settings=options.settings,
+    )
+    api = await Api.connect(options.kubeconfig)
+    try:
+        await run_operator(api, given, stop, ready)
+    finally:
+        await api.close()
+
+
+def _pods(options: ServiceOptions, vault: Vault | None) -> PodSettings:
+    """A tenant's members are in the namespace of its name, where there is one; all others in the first."""
+    spaces = options.namespaces
+    environment = {"ROVER_URL": options.url, "ROVER_STATE_DIR": options.directory or IN_PODS}
+    if vault is None:
+        environment["ROVER_SECRET_FILE"] = options.secret_file
+    return PodSettings(
+        options.image,
+        lambda tenant: tenant if tenant in spaces else spaces[0],
+        commands=commands_of(options.sets, OWN_PYTHON),
+        environment=environment,
+        templates=read_template(options.pod_template),
+        python=options.python,
+    )
+
+
+async def _connect(options: ServiceOptions, vault: Vault | None, host: str) -> NatsBus:
+    """Return a connection with the rights of a host's daemon."""
+    file = options.secret_file
+    if vault is not None:
+        vault.write_credentials(host)
+        file = str(vault.credentials_file("daemon", host))
+    secret = credentials.of_process({}, file)
+    return await NatsBus.connect(options.url, secret=secret, secret_source=file, name=f"daemon-{host}")

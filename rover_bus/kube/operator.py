@@ -1,0 +1,160 @@
+"""The operator's process: while it leads, a daemon for each node that can have members, above the pods of that node (0054).
+
+Put together by the composition root. All daemons share one cache of the cluster and one pace of requests; each has a connection to
+the bus with its own host's rights. When the operator ends, or loses the lead, its members run on and its hosts keep their names:
+the next one takes both over. What follows RoverJobs has its place beside the daemons, in `_lead`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import RoverError
+from rover_bus.events.logs import get_logger
+from rover_bus.events.settings import DEFAULTS, Settings
+from rover_bus.events.subjects import name
+from rover_bus.kube.api import Api
+from rover_bus.kube.cluster import KubeCluster
+from rover_bus.kube.kinds import KubeNode, Ref
+from rover_bus.kube.leading import LeaderLease
+from rover_bus.kube.platform import KubePlatform
+from rover_bus.kube.pods import PodSettings, host_of, node_of, order_of
+from rover_bus.node.daemon import Daemon
+from rover_bus.node.host import Host, no_credential
+from rover_bus.node.port import Incarnation
+from rover_bus.node.presence import Presence
+
+ZONE = "topology.kubernetes.io/zone"
+LEASE_NAME = "rover-operator"
+LOOK_S = 5.0  # at nodes that are gone, and at daemons that failed
+log = get_logger("rover.kube")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorOptions:
+    """What an operator is given. connect: a bus with the rights of a host's daemon. namespaces: the first holds the Lease."""
+
+    pods: PodSettings
+    namespaces: list[str]
+    connect: Callable[[str], Awaitable[Bus]]
+    credential_of: Callable[[Incarnation, str], str] = lambda run, _host: no_credential(run)
+    learn_tenant: Callable[[bytes], None] = lambda _: None
+    settings: Settings = DEFAULTS
+    holder: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+
+async def run_operator(
+    api: Api, options: OperatorOptions, stop: asyncio.Event, ready: Callable[[], None]
+) -> None:
+    """Stand by, lead, and stand by again until `stop`; `ready` once it stands by."""
+    lease = LeaderLease(api, Ref(options.namespaces[0], LEASE_NAME), options.holder)
+    ready()
+    while not stop.is_set():
+        if not await _first(stop, lease.acquire()):
+            return
+        log.info("this operator leads", holder=options.holder)
+        leading = asyncio.create_task(_lead(api, options))
+        try:
+            await _first(stop, lease.hold(), leading)
+        finally:
+            leading.cancel()
+            await asyncio.gather(leading, return_exceptions=True)
+            await lease.release()
+
+
+async def _first(stop: asyncio.Event, work: Awaitable[None], other: asyncio.Task[None] | None = None) -> bool:
+    """Whether the work ended before `stop`; an error of the other ends both."""
+    tasks = [asyncio.ensure_future(work), asyncio.create_task(stop.wait())]
+    try:
+        await asyncio.wait([*tasks, *([other] if other else [])], return_when=asyncio.FIRST_COMPLETED)
+        if other is not None and other.done():
+            other.result()
+        return tasks[0].done()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _lead(api: Api, options: OperatorOptions) -> None:
+    cluster = KubeCluster(api, options.pods, options.namespaces)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(cluster.run())
+        group.create_task(NodeDaemons(cluster, options).run())
+
+
+class NodeDaemons:
+    """The daemons of a cluster's nodes."""
+
+    def __init__(self, cluster: KubeCluster, options: OperatorOptions) -> None:
+        self._cluster, self._options = cluster, options
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Have one for each node until cancelled; then hand all members over."""
+        await self._cluster.ready()
+        unlisten = self._cluster.nodes.listen(lambda _: self._changed.set())
+        try:
+            while True:
+                self._changed.clear()
+                self._begin_missing()
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            unlisten()
+            for task in self._running.values():
+                task.cancel()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    def _begin_missing(self) -> None:
+        """A node that has members needs its daemon even when it takes no more, or is gone: their ends are to be published."""
+        self._running = {node: task for node, task in self._running.items() if not task.done()}
+        nodes = {ref.name for ref, node in self._cluster.nodes.objects.items() if _takes_members(node)}
+        orders = (order_of(pod.metadata) for pod in self._cluster.pods.objects.values())
+        nodes |= {node_of(order.host) for order in orders if order}
+        for node in nodes - self._running.keys():
+            self._running[node] = asyncio.create_task(self._serve(node))
+
+    async def _serve(self, node: str) -> None:
+        """One daemon, until cancelled. One that fails is begun again at the next look."""
+        try:
+            host = name(host_of(node), "host")
+            bus = await self._options.connect(host)
+            try:
+                daemon = self._daemon(bus, node, host)
+                await daemon.run(
+                    asyncio.Event(), lambda: log.info("a node is served", host=host), then="hand over"
+                )
+            finally:
+                await bus.close()
+        except RoverError as error:
+            log.warning("a node is not served", node=node, why=str(error))
+
+    def _daemon(self, bus: Bus, node: str, host: str) -> Daemon:
+        options, about = self._options, self._cluster.nodes.objects.get(Ref("", node))
+        me = Host(
+            name=host,
+            daemon=uuid.uuid4().hex[:12],
+            domain=about.metadata.labels.get(ZONE, "") if about else "",
+            settings=options.settings,
+            credential_of=lambda run: options.credential_of(run, host),
+            learn_tenant=options.learn_tenant,
+        )
+        presence = Presence(bus, host, me.daemon, f"node:{node}", options.settings.hosts.presence_s)
+        return Daemon(bus, me, presence, partial(KubePlatform, self._cluster, node))
+
+
+def _takes_members(node: KubeNode) -> bool:
+    """Whether pods of ours could be placed there."""
+    ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+    refused = any(each.effect in ("NoSchedule", "NoExecute") for each in node.spec.taints)
+    return ready and not refused and not node.spec.unschedulable

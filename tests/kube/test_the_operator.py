@@ -1,0 +1,115 @@
+"""A job trains to its end in pods: a broker and a Brain of a stack, and an operator in the place of its daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kube_cluster import Cluster
+from patience import until
+from small_job import SmallJob
+
+from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.supervisor import service_command
+
+
+class PodStack(RunningStack):
+    """A stack whose daemon is an operator. `cluster`: words of its command line."""
+
+    def __init__(self, home: Path, cluster: list[str]) -> None:
+        super().__init__(home)
+        self._cluster = cluster
+
+    def _service(self, role: Any, arguments: list[str]) -> Any:
+        service = super()._service(role, arguments)
+        if role == "daemon":
+            words = [*self._shown(role), "--url", self.url, "--host", self.host, *self._cluster]
+            order = replace(service.order, command=service_command("operator", *words))
+            service.order = order
+        return service
+
+
+@pytest.fixture
+def stack(cluster: Cluster, node: str, namespace: str, tmp_path: Path) -> Iterator[PodStack]:
+    folder = str(tmp_path)
+    template = {
+        "spec": {
+            "containers": [{"name": "main", "volumeMounts": [{"name": "work", "mountPath": folder}]}],
+            "volumes": [{"name": "work", "hostPath": {"path": folder}}],
+        }
+    }
+    file = tmp_path / "template.json"
+    file.write_text(json.dumps(template))
+    words = ["--kubeconfig", str(cluster.config), "--namespace", namespace, "--image", "example.com/any"]
+    words += ["--python", sys.executable, "--pod-template", str(file), "--dir", str(tmp_path / "members")]
+    with PodStack(tmp_path / "stack", words) as made:
+        yield made
+
+
+def workers(job: SmallJob) -> int:
+    """How many were admitted."""
+    return len([each for each in job.facts("member.admitted") if each["member"]["role"] == "worker"])
+
+
+@pytest.fixture
+def job(stack: PodStack, tmp_path: Path) -> SmallJob:
+    return SmallJob(
+        folder=tmp_path,
+        home=stack.home.root,
+        rows=2_000,
+        epochs=1,
+        workers=2,
+        servers=2,
+        checkpoint='path = "store"\nevery = "1h"',
+    )
+
+
+Shown = Callable[..., str]
+
+
+@pytest.fixture
+def pods(cluster: Cluster, namespace: str) -> Shown:
+    """What `kubectl get pods` shows of the job's namespace."""
+    return lambda *words: cluster.kubectl("-n", namespace, "get", "pods", *words).stdout
+
+
+def test_a_job_trains_to_its_end_in_pods(job: SmallJob, pods: Shown) -> None:
+    job.submit()
+    job.until(lambda: workers(job) == 2, "two workers")
+    roles = pods("-o", "jsonpath={.items[*].metadata.labels.rover-bus\\.io/role}").split()
+    assert sorted(roles) == ["master", "master", "ps", "ps", "worker", "worker"]
+    job.complete()
+    until(lambda: not pods("-o", "name"), "no pod", 0.5)
+
+
+def test_training_goes_on_while_there_is_no_operator_and_the_next_one_takes_over(
+    cluster: Cluster, namespace: str, stack: PodStack, job: SmallJob, pods: Shown
+) -> None:
+    """The operator is killed, and its Lease has to expire; then a worker is deleted by hand, which only an operator replaces."""
+    job.submit()
+    job.until(lambda: workers(job) == 2, "two workers")
+    before = pods("-o", "name", "-l", "rover-bus.io/role=worker")
+    killed = stack.services["daemon"].pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    job.until(lambda: len(job_hosts(job)) == 2, "the next operator's daemon")
+    assert pods("-o", "name", "-l", "rover-bus.io/role=worker") == before
+    assert workers(job) == 2, "none was admitted anew"
+    first = before.split()[0]
+    assert cluster.kubectl("-n", namespace, "delete", first, "--wait=false").returncode == 0
+    job.until(lambda: workers(job) == 3, "its next incarnation")
+    job.complete()
+    until(lambda: not pods("-o", "name"), "no pod", 0.5)
+
+
+def job_hosts(job: SmallJob) -> set[str]:
+    """The daemons that registered."""
+    done = job.rover("events", "-k", "host.registered", "--json")
+    return {json.loads(line)["body"]["daemon"] for line in done.stdout.splitlines()}
