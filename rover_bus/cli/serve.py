@@ -118,7 +118,9 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     parser.add_argument("role", choices=sorted(_ROLES))
     parser.add_argument("--url", default=environment.get("ROVER_URL", ""))
     parser.add_argument("--secret-file", default=environment.get("ROVER_SECRET_FILE", ""))
-    parser.add_argument("--host", default=environment.get("ROVER_HOST", "local"))
+    parser.add_argument(
+        "--host", default=environment.get("ROVER_HOST", "local").replace(".", "_")
+    )  # of a node
     parser.add_argument("--dir", dest="directory", default=environment.get("ROVER_STATE_DIR", ""))
     parser.add_argument("--storage", default="")
     parser.add_argument("--domain", default=environment.get("ROVER_DOMAIN", ""))

@@ -117,7 +117,11 @@ class NodeDaemons:
 
     def _begin_missing(self) -> None:
         """A node that has members needs its daemon even when it takes no more, or is gone: their ends are to be published."""
-        self._running = {node: task for node, task in self._running.items() if not task.done()}
+        for node, task in list(self._running.items()):
+            if task.done():
+                del self._running[node]
+                if (error := task.exception()) is not None:  # an error of ours in one must not end the others
+                    log.error("the daemon of a node failed", node=node, why=repr(error))
         nodes = {ref.name for ref, node in self._cluster.nodes.objects.items() if _takes_members(node)}
         orders = (order_of(pod.metadata) for pod in self._cluster.pods.objects.values())
         nodes |= {node_of(order.host) for order in orders if order}

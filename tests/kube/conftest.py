@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kube_cluster import START_S, Cluster, free_ports
+from kube_cluster import START_S, Cluster, free_ports, kubelet
 from patience import until
 
 BESIDE = Path(__file__).parents[3] / "shared" / "kube"
@@ -54,23 +53,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A node whose pods run as processes of this machine; its name."""
-    if cluster.script is None or os.geteuid() != 0:
-        pytest.skip("no kubelet that runs pods as processes: it needs ROVER_KUBE and root")
-    name, run = "node-1", tmp_path_factory.mktemp("kubelet")
-    program = [sys.executable, str(cluster.script.with_name("kubelet.py"))]
-    with (run / "log").open("w") as log:
-        kubelet = subprocess.Popen(
-            [*program, "--kubeconfig", str(cluster.config), "--node", name, "--run", str(run / "run")],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        until(lambda: cluster.kubectl("get", "node", name).returncode == 0, "the node", 0.2)
-        yield name
-    finally:
-        kubelet.terminate()
-        kubelet.wait(START_S)
+    with kubelet(cluster, "node-1", tmp_path_factory.mktemp("kubelet")):
+        yield "node-1"
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_cluster import Cluster
+from kube_cluster import Cluster, kubelet
 from kube_pods import Pods
 from patience import PATIENCE_S
 from platform_contract import JOB, SECRET, SOME, UID, Seat
@@ -138,6 +139,64 @@ def test_a_member_that_nothing_can_place_never_starts_and_says_why(cluster: Clus
         await until_gone(cluster, seat, "pods")
 
     play(scene, start_patience_s=1.0)
+
+
+RIVAL: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "rival"},
+    "spec": {
+        "priorityClassName": "urgent",
+        "terminationGracePeriodSeconds": 1,
+        "containers": [
+            {"name": "main", "image": "example.com/any", "resources": {"requests": {"cpu": "12"}}},
+        ],
+    },
+}
+
+
+def test_a_member_that_makes_room_for_more_urgent_pods_is_preempted(cluster: Cluster, play: Play) -> None:
+    made = cluster.kubectl("create", "priorityclass", "urgent", "--value=1000")
+    assert made.returncode == 0, made.stderr
+
+    async def scene(seat: Seat) -> None:
+        run = order(seat, "sleep", "600", resources=Resources(cores=12.0, memory_bytes=1 << 26), grace_s=1.0)
+        await seat.until(Running)
+        kubectl(cluster, seat, "create", "-f", "-", given=json.dumps(RIVAL))
+        ended = await seat.until(Exited)
+        assert (ended.member, ended.exit.reason) == (run.member, "preempted")
+        assert ended.exit.detail.startswith("PreemptionByScheduler")
+        kubectl(cluster, seat, "delete", "pod", "rival", "--wait=false", "--grace-period=1")
+
+    play(scene)
+
+
+def test_a_member_on_a_node_that_is_lost_is_lost_with_it_and_fenced(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """Its pod stays: no kubelet says that it has ended, and none may ever. The next incarnation begins all the same."""
+    there = {"spec": {"nodeSelector": {"kubernetes.io/hostname": "node-2"}}}
+    with kubelet(cluster, "node-2", tmp_path) as process:
+        pods = Pods(str(cluster.config), "node-2", namespace, templates={"worker": there})
+
+        async def scene() -> None:
+            seat = Seat(pods)
+            await seat.platform.adopt()
+            seat.start("deaf")
+            await seat.until(Running)
+            process.kill()
+            ended = await seat.until(Exited)
+            assert ended.exit.reason == "host_lost"
+            assert ended.exit.detail.startswith("DeletionByTaintManager")
+            seat.platform.mark_reported(ended)
+            await pods.settle(seat.platform)
+            successor = await seat.successor()
+            assert [each.reported for each in successor.of(Exited)] == [True]
+            next_one = successor.start(number=2)
+            assert successor.of(Spawned) == [Spawned(next_one)]
+
+        pods.run(scene())
+    cluster.kubectl("delete", "node", "node-2", "--wait=false")
 
 
 FAKE = {

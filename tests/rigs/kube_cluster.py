@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from patience import until
 
 START_S = 180.0
 
@@ -57,6 +60,27 @@ class Cluster:
             check=False,
             timeout=START_S,
         )
+
+
+@contextmanager
+def kubelet(cluster: Cluster, name: str, run: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a node whose pods are processes of this machine, until the `with` ends."""
+    if cluster.script is None or os.geteuid() != 0:
+        pytest.skip("no kubelet that runs pods as processes: it needs ROVER_KUBE and root")
+    program = [sys.executable, str(cluster.script.with_name("kubelet.py"))]
+    with (run / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*program, "--kubeconfig", str(cluster.config), "--node", name, "--run", str(run / "run")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        until(lambda: cluster.kubectl("get", "node", name).returncode == 0, "the node", 0.2)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(START_S)
 
 
 def free_ports(count: int) -> int:
