@@ -53,18 +53,15 @@ def _credentials_of_external(stack: Address, job: str) -> dict[str, str]:
     from rover_bus.auth.vault import Vault
     from rover_bus.cli.connection import visit
     from rover_bus.events.facts import JobSubmitted
-    from rover_bus.events.reading import read_fact
-    from rover_bus.events.streams import FACTS
+    from rover_bus.events.looks import last_fact
     from rover_bus.events.subjects import job_fact
 
     vault = Vault.beside(stack.secret_file) if stack.secret_file else None
     if vault is None:
         return {"ROVER_SECRET_FILE": str(stack.secret_file or "")}
-    stored = visit(stack, lambda bus: bus.last(FACTS, job_fact(job, JobSubmitted.kind())))
-    fact = read_fact(stored) if stored is not None else None
-    uid = (
-        fact.uid if isinstance(fact, JobSubmitted) else ""
-    )  # of a job that was never submitted its master says so
+    subject = job_fact(job, JobSubmitted.kind())
+    fact = visit(stack, lambda bus: last_fact(bus, subject, JobSubmitted))
+    uid = fact.uid if fact is not None else ""  # of a job that was never submitted its master says so
     return {
         "ROVER_CREDENTIAL": vault.member_credentials("worker", job, uid, "worker-external", EXTERNAL_HOST)
     }

@@ -14,12 +14,12 @@ from rover_bus.cli.views.hindrances import read_present
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import BadMessage, BusError, InputError, NoResponders
-from rover_bus.events.facts import Fact, JobEnded, MembersDesired
+from rover_bus.events.facts import JobEnded, MembersDesired
 from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import Resources
 from rover_bus.events.job import JobSpec, RoleSpec
+from rover_bus.events.looks import last_fact
 from rover_bus.events.programs import TRY_S, ProgramReply, ProgramRequest
-from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import daemon, everywhere, host_fact, job_facts, parse
 
@@ -78,8 +78,8 @@ async def read_hosts_with_room(bus: Bus, worker: RoleSpec) -> list[str]:
     """Return the hosts that are there and would hold one more worker of this size, by what their jobs' members were granted."""
     left: dict[str, HostRoom | None] = {}
     for host in sorted((await read_present(bus)).hosts):
-        fact = await _last(bus, host_fact(host, HostRegistered.kind()))
-        known = fact.capacity if isinstance(fact, HostRegistered) else None
+        fact = await last_fact(bus, host_fact(host, HostRegistered.kind()), HostRegistered)
+        known = fact.capacity if fact is not None else None
         left[host] = HostRoom(known.cores, known.memory_bytes) if known is not None else None
     if worker.cores or worker.memory_bytes:
         await _take_what_runs(bus, left)
@@ -102,20 +102,11 @@ async def _take_what_runs(bus: Bus, left: Mapping[str, HostRoom | None]) -> None
         found = parse(subject)
         if found is None or found.full_job in over:
             continue
-        fact = await _last(bus, subject)
-        for member in fact.members if isinstance(fact, MembersDesired) else ():
+        fact = await last_fact(bus, subject, MembersDesired)
+        for member in fact.members if fact is not None else ():
             room = left.get(member.host)
             if room is not None:
                 room.take(member.resources)
-
-
-async def _last(bus: Bus, subject: str) -> Fact | None:
-    """Return the newest fact of a subject; None where there is none that can be believed."""
-    stored = await bus.last(FACTS, subject)
-    try:
-        return read_fact(stored) if stored is not None else None
-    except BadMessage:
-        return None
 
 
 async def _ask(bus: Bus, host: str, request: ProgramRequest) -> ProgramReply:

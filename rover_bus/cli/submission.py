@@ -18,7 +18,7 @@ from rover_bus.cli.views.history import Happened, read_happened
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, ConnectionState
 from rover_bus.events.checkpoint_facts import CheckpointRequested
-from rover_bus.events.codec import check_input, decode, encode
+from rover_bus.events.codec import check_input, encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusTimeout, InputError, NotConnected, Refused, WrongSequence
 from rover_bus.events.facts import Fact, JobEnded, JobFact, JobStopRequested, JobSubmitted
@@ -82,8 +82,8 @@ async def _hand_in(bus: Bus, fact: JobSubmitted) -> int:
         return await publish(bus, fact, f"submitted.{fact.uid}", expected_last=0)
     except WrongSequence:
         stored = await bus.last(FACTS, subjects.job_fact(fact.job, fact.kind()))
-        if stored is not None and decode(stored.body, JobSubmitted).uid == fact.uid:
-            return stored.sequence  # our own, stored by a call whose answer was lost
+        if stored is not None and stored.body == encode(fact):
+            return stored.sequence  # our own, by a call whose answer was lost
         raise Refused(
             f"a job {fact.job!r} exists already: take another name (--name {fact.job}-2), or another stack (--dir)",
             "exists",

@@ -66,19 +66,17 @@ def _storage(job: str, storage: str, directory: str) -> Location:
 def _path_of(job: str, directory: str) -> Location | None:
     """Where the job file puts its checkpoints; None if it does not say, or no stack runs here that could be asked."""
     from rover_bus.cli.connection import find_stack, visit
-    from rover_bus.events.codec import decode
     from rover_bus.events.errors import RoverError
     from rover_bus.events.facts import JobSubmitted
-    from rover_bus.events.streams import FACTS
+    from rover_bus.events.looks import last_fact
     from rover_bus.events.subjects import job_fact
     from rover_bus.flash.location import parse_location
 
     try:
         stack = find_stack(directory, "", "") if job else None
-        stored = (
-            visit(stack, lambda bus: bus.last(FACTS, job_fact(job, JobSubmitted.kind()))) if stack else None
-        )
-        spec = decode(stored.body, JobSubmitted).spec if stored else None
+        subject = job_fact(job, JobSubmitted.kind())
+        fact = visit(stack, lambda bus: last_fact(bus, subject, JobSubmitted)) if stack else None
+        spec = fact.spec if fact is not None else None
     except RoverError:
         return None
     return parse_location(spec.checkpoint.path) if spec and spec.checkpoint and spec.checkpoint.path else None

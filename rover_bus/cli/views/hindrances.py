@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 
 from rover_bus.cli.views.history import JobRow
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import BadMessage
 from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.leadership import read_leader
-from rover_bus.events.reading import read_fact
-from rover_bus.events.streams import FACTS, LEADERS, PRESENCE
+from rover_bus.events.looks import last_fact
+from rover_bus.events.streams import LEADERS, PRESENCE
 from rover_bus.events.subjects import DEFAULT_TENANT, host_fact
 from rover_bus.master.phases import Searching, Starting, Training
 from rover_bus.master.state import State
@@ -60,12 +59,8 @@ async def read_registered(bus: Bus, hosts: Iterable[str]) -> dict[str, HostRegis
     """
     found: dict[str, HostRegistered] = {}
     for host in sorted(hosts):
-        stored = await bus.last(FACTS, host_fact(host, HostRegistered.kind()))
-        try:
-            fact = read_fact(stored) if stored is not None else None
-        except BadMessage:
-            continue
-        if isinstance(fact, HostRegistered):
+        fact = await last_fact(bus, host_fact(host, HostRegistered.kind()), HostRegistered)
+        if fact is not None:
             found[host] = fact
     return found
 

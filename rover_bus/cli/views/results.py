@@ -19,13 +19,12 @@ from rover_bus.client.model_file import ModelFile
 from rover_bus.client.witness import NAME as WITNESS
 from rover_bus.client.witness import read_witness
 from rover_bus.events.bus import Bus
-from rover_bus.events.codec import decode
 from rover_bus.events.data_facts import DatasetRegistered
 from rover_bus.events.errors import InputError
 from rover_bus.events.facts import JobSubmitted
 from rover_bus.events.job import Dataset
+from rover_bus.events.looks import last_fact
 from rover_bus.events.model_card import ModelCard, card_of
-from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import job_fact
 from rover_bus.ps.parts import read_header, read_parts
 from rover_bus.ps.spec import Table
@@ -79,13 +78,12 @@ def model_of_parts(paths: Iterable[Path], card: ModelCard) -> ModelFile:
 
 async def read_card(bus: Bus, job: str) -> ModelCard:
     """Return what the facts of a job say of its model. Raises InputError for a job that was never submitted."""
-    submitted = await bus.last(FACTS, job_fact(job, JobSubmitted.kind()))
-    registered = await bus.last(FACTS, job_fact(job, DatasetRegistered.kind()))
+    submitted = await last_fact(bus, job_fact(job, JobSubmitted.kind()), JobSubmitted)
+    registered = await last_fact(bus, job_fact(job, DatasetRegistered.kind()), DatasetRegistered)
     if submitted is None:
         raise InputError(f"there is no job {job!r}: `rover jobs` lists them")
-    asked = decode(submitted.body, JobSubmitted)
-    dataset = decode(registered.body, DatasetRegistered).dataset if registered is not None else None
-    return card_of(asked.spec, asked.uid, dataset)
+    dataset = registered.dataset if registered is not None else None
+    return card_of(submitted.spec, submitted.uid, dataset)
 
 
 def model_of(

@@ -10,8 +10,8 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.errors import InputError
 from rover_bus.events.facts import JobSubmitted
 from rover_bus.events.job import JobSpec
-from rover_bus.events.reading import read_fact
-from rover_bus.events.streams import FACTS, OF_THE_CLUSTER, SETTINGS
+from rover_bus.events.looks import last_fact
+from rover_bus.events.streams import OF_THE_CLUSTER, SETTINGS
 from rover_bus.events.subjects import job_fact
 from rover_bus.events.written_settings import (
     NOTHING_CHOSEN,
@@ -81,9 +81,8 @@ async def read_hosts(bus: Bus) -> Hosts:
 
 async def read_spec(bus: Bus, job: str) -> JobSpec:
     """Return a job as it was submitted last. Raises InputError."""
-    stored = await bus.last(FACTS, job_fact(job, JobSubmitted.kind()))
-    fact = read_fact(stored) if stored is not None else None
-    if not isinstance(fact, JobSubmitted):
+    fact = await last_fact(bus, job_fact(job, JobSubmitted.kind()), JobSubmitted)
+    if fact is None:
         raise InputError(f"no job {job!r}: `rover jobs` lists them")
     return fact.spec
 
