@@ -1,4 +1,4 @@
-"""What another hand stored on the subject of a fact hides nothing that was said before: readers take the newest that they believe."""
+"""What another hand stored on the subject of a fact hides nothing that was said before: the newest that is believed counts."""
 
 from __future__ import annotations
 
