@@ -167,7 +167,7 @@ class HeldPod:
         return None
 
     async def _trust(self, pod: Pod, credential: str) -> Pod:
-        """Give a pod its credential, and let it be scheduled."""
+        """Give a pod its credential, and let it be scheduled, unless it was removed meanwhile (`remove_unborn`)."""
         body, ref = secret_of(pod, credential), pod.metadata.ref
         try:
             await self._api.create(SECRET, ref.namespace, body)
@@ -176,7 +176,8 @@ class HeldPod:
                 raise
             await self._api.delete(SECRET, ref)  # of a pod of this name that is gone
             await self._api.create(SECRET, ref.namespace, body)
-        free: Json = {"metadata": {"uid": pod.metadata.uid}, "spec": {"schedulingGates": None}}
+        about = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
+        free: Json = {"metadata": about, "spec": {"schedulingGates": None}}
         pod = await self._api.patch(POD, ref, free)
         self._cluster.pods.put(pod)
         return pod

@@ -29,7 +29,7 @@ from rover_bus.kube.pods import (
     order_of,
     ran_s,
 )
-from rover_bus.kube.removing import free, remove
+from rover_bus.kube.removing import free, remove, remove_unborn
 from rover_bus.node.exits import HURRY_S
 from rover_bus.node.port import (
     Answer,
@@ -166,9 +166,12 @@ class KubePlatform:
         self._capacity = self._read_capacity()
         pods = [pod for pod in self._cluster.pods.objects.values() if self._is_mine(pod.metadata)]
         known = set[tuple[str, str, Member]]()
+        for pod in filter(is_gated, pods):
+            await self._until_done(lambda unborn=pod: remove_unborn(self._cluster, unborn))  # type: ignore[misc]
+        pods = [pod for pod in pods if not is_gated(pod)]
         for pod in filter(is_over, pods):
             order = order_of(pod.metadata)
-            if order is not None and not is_gated(pod):
+            if order is not None:
                 known.add((order.job, order.uid, order.desired.member))
                 await self._found(order, pod).conclude(pod)
         for ended in self._ends.all(self._loop.time()):
@@ -189,7 +192,7 @@ class KubePlatform:
         if order is None or order.host != self._host or order.incarnation.key in self._held:
             return
         if is_gated(pod):
-            self._write(lambda: remove(self._cluster, pod))
+            self._write(lambda: remove_unborn(self._cluster, pod))
             return
         self._hold(self._found(order, pod))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from rover_bus.kube.api import ApiRefused
 from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.kinds import POD, Pod
-from rover_bus.kube.pods import FINALIZER
+from rover_bus.kube.pods import FINALIZER, is_gated
 
 
 async def free(cluster: KubeCluster, pod: Pod, notes: Mapping[str, str]) -> None:
@@ -44,4 +44,22 @@ async def remove(cluster: KubeCluster, pod: Pod, notes: Mapping[str, str] = {}) 
         await free(cluster, await cluster.api.read(POD, pod.metadata.ref), notes)
     except ApiRefused as error:
         if error.status not in (404, 409):
+            raise
+
+
+async def remove_unborn(cluster: KubeCluster, pod: Pod) -> None:
+    """Delete a pod that waits for its credential; nothing, where it was given one meanwhile: then it is a member.
+
+    Raises ApiRefused (409) where it changed since it was read, and is to be looked at again.
+    """
+    try:
+        now = await cluster.api.read(POD, pod.metadata.ref)
+        about = now.metadata
+        if about.uid != pod.metadata.uid or not is_gated(now):
+            return
+        if about.deletion_timestamp is None:
+            await cluster.api.delete(POD, about.ref, uid=about.uid, version=about.resource_version)
+        await free(cluster, now, {})
+    except ApiRefused as error:
+        if error.status != 404:
             raise
