@@ -18,7 +18,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -228,8 +228,11 @@ class Vault:
             return ""
         return "".join(line for line in lines if not line.startswith("-"))
 
-    def certificate(self, address: str) -> CertificateFiles:
-        """Return what a broker shows at an address, made again when there is none or a third of its time is left."""
+    def certificate(self, address: str, names: Sequence[str] = ()) -> CertificateFiles:
+        """Return what a broker shows at an address, made again when there is none or a third of its time is left.
+
+        `names`: what it is called besides, by those who do not know its address.
+        """
         from rover_bus.auth import certificates
 
         now = certificates.now_utc()
@@ -239,9 +242,9 @@ class Vault:
         )
         with suppress(OSError):
             former = certificates.Pair(files.certificate.read_text(), files.key.read_text())
-            if certificates.is_usable(former, authority, [address], now):
+            if certificates.is_usable(former, authority, [address, *names], now):
                 return files
-        made = certificates.make_served(authority, [address], now)
+        made = certificates.make_served(authority, [address, *names], now)
         write_secret(files.key, made.key)
         write_secret(files.certificate, made.certificate)
         return files

@@ -21,7 +21,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "down": ("up", "End the stack of a state directory."),
         "join": ("join", "Make this machine a host of a stack that runs elsewhere."),
         "operator": ("operator", "Run the members of jobs as pods of a Kubernetes cluster."),
-        "auth": ("auth", "Give rights: a token by which a host joins."),
+        "broker": ("broker", "Run the broker of a stack alone, on a machine or in a pod of its own."),
+        "auth": ("auth", "Tenants, credentials for their people, tokens by which hosts join."),
         "run": ("run", "Run a training program without a stack, or a job file in one process (--plain)."),
     },
     "Jobs": {
@@ -52,7 +53,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Ask the planner about a size that was never run, on a copy of what the Brain knows.",
         ),
         "story": ("story", "Walk from an event back to what caused it."),
-        "auth": ("auth", "Tenants, and credentials for their people."),
         "nats": ("nats", "Print a context for the nats CLI, with the rights of an observer."),
         "decode": ("decode", "Turn a message body on stdin into JSON (for `nats --translate`)."),
     },

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from rover_bus.auth.host_vault import HostVault
 from rover_bus.auth.roles import RoleName
@@ -31,8 +31,8 @@ from rover_bus.cli.endings import Endings
 from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.options import parse_quotas
+from rover_bus.cli.own_broker import A_BROKER, LOOPBACK, OwnBroker, care, start_broker
 from rover_bus.cli.supervisor import ServiceOrder, SupervisedService, Supervisor, Tended, service_command
-from rover_bus.cli.tended_broker import MendedBroker, RenewedCertificate, WatchedDisk
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import InputError, PermanentError, RoverError
 from rover_bus.events.subjects import name as check_name
@@ -41,15 +41,11 @@ from rover_bus.events.written_settings import PREFIX, choose
 START_TIMEOUT_S = (
     90.0  # a daemon waits until the one before it has left; a service that fails says so at once
 )
-BROKER_TIMEOUT_S = 60.0  # it reads its store before it answers
 BRAIN_STOP_S = 5.0
 DAEMON_STOP_S = 50.0  # it drains its members first, each within its grace, and waits for a last cut
-LOOPBACK = "127.0.0.1"
 DYING_S = 2.0  # for killed processes to be reaped
 # Of our own variables only these pass on to services; the others name a stack, and theirs comes with their arguments.
 PASSED_ON = ("ROVER_LOG_LEVEL", "ROVER_DOMAIN", "ROVER_SHM")
-
-Sync = Literal["default", "always"]
 
 
 class CannotWrite(PermanentError):
@@ -66,14 +62,6 @@ class CannotWrite(PermanentError):
                 f"the disk below {root} is full, nothing was started: make room, then `rover up` again"
             )
         return cls(f"{error.filename or root} cannot be written, nothing was started: {error.strerror}")
-
-
-@dataclass(frozen=True, slots=True)
-class OwnBroker:
-    """A broker that the stack starts, and that ends with it. `sync`: when it syncs to disk; 0 bytes is no limit."""
-
-    sync: Sync = "default"
-    max_file_store_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +95,7 @@ class RunningStack:
         self,
         home: Home | str | Path,
         *,
-        broker: OwnBroker | OtherBroker = OwnBroker(),
+        broker: OwnBroker | OtherBroker = A_BROKER,
         brain: BrainPolicy | None = BrainPolicy(),
         here: Here = Here(),
         settings: Sequence[str] = (),
@@ -289,17 +277,7 @@ class RunningStack:
             self._vault.write_credentials(self.host)
         if isinstance(wanted, OtherBroker) or self._vault is None:
             return
-        self.home.adopt_store(self._vault.control_account)
-        self.broker = EmbeddedBroker(
-            self.home.broker,
-            host=self._bind,
-            sync=wanted.sync,
-            rights=self._vault.server_configuration,
-            max_file_store_bytes=wanted.max_file_store_bytes,
-        )
-        if self._is_encrypted:
-            self.broker.encrypt(self._vault.certificate)
-        self.broker.start(BROKER_TIMEOUT_S)
+        self.broker = start_broker(self.home, self._vault, wanted, self._bind)
 
     @property
     def _is_encrypted(self) -> bool:
@@ -324,11 +302,7 @@ class RunningStack:
             service.wait_until_ready(deadline_s)
         tended: list[Tended] = list(self.services.values())
         if self.broker:
-            tended += [
-                MendedBroker(self.broker, _complain, self._endings.note),
-                WatchedDisk(self.broker, _complain),
-                RenewedCertificate(self.broker, _complain),
-            ]
+            tended += care(self.broker, _complain, self._endings.note)
         self._supervisor = Supervisor(tended, _complain)
         self._endings.start()
         self._supervisor.start()

@@ -19,7 +19,8 @@ from rover_bus.cli.connection import Address
 from rover_bus.cli.entry import INTERRUPTED
 from rover_bus.cli.home import Home, NoStack, StackRecord
 from rover_bus.cli.joining import joined_stack
-from rover_bus.cli.stack import LOOPBACK, BrainPolicy, Here, OtherBroker, OwnBroker, RunningStack
+from rover_bus.cli.own_broker import LOOPBACK, OwnBroker
+from rover_bus.cli.stack import BrainPolicy, Here, OtherBroker, RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
 from rover_bus.events.errors import InputError, Refused
 from rover_bus.events.units import parse_bytes

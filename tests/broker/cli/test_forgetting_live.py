@@ -13,7 +13,8 @@ from outside import rover
 from patience import until
 from told import told
 
-from rover_bus.cli.stack import OwnBroker, RunningStack
+from rover_bus.cli.own_broker import OwnBroker
+from rover_bus.cli.stack import RunningStack
 from rover_bus.events import facts, subjects
 from rover_bus.events.errors import StreamFull
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, StartFrom

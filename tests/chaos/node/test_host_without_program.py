@@ -18,7 +18,8 @@ from outside import living
 from small_job import NAME, SmallJob
 
 from rover_bus.auth.vault import Vault
-from rover_bus.cli.stack import Here, OtherBroker, OwnBroker, RunningStack
+from rover_bus.cli.own_broker import OwnBroker
+from rover_bus.cli.stack import Here, OtherBroker, RunningStack
 from rover_bus.cli.supervisor import service_command
 
 pytestmark = [pytest.mark.chaos, pytest.mark.broker]

@@ -1,0 +1,60 @@
+"""A broker with the rights of a stack: how it is made from a state directory, and what is done about it while it runs.
+
+Used by `rover up` for the broker of a stack (stack.py) and by `rover broker` for one that runs alone, on a machine or in a pod of
+its own. Both have the same keys, the same store and the same care.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from rover_bus.auth.vault import Vault
+from rover_bus.cli.home import Home
+from rover_bus.cli.supervisor import Note, Tended
+from rover_bus.cli.tended_broker import MendedBroker, RenewedCertificate, WatchedDisk
+from rover_bus.events.broker import EmbeddedBroker
+
+LOOPBACK = "127.0.0.1"
+START_TIMEOUT_S = 60.0  # it reads its store before it answers
+
+Sync = Literal["default", "always"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBroker:
+    """A broker of one's own. `sync`: when it syncs to disk; 0 bytes is no limit; port 0: the one of last time, or any."""
+
+    sync: Sync = "default"
+    max_file_store_bytes: int = 0
+    port: int = 0
+    names: Sequence[str] = ()  # it is reached by, besides its address: its certificate has them
+
+
+A_BROKER = OwnBroker()  # what a stack has unless told otherwise
+
+
+def start_broker(home: Home, vault: Vault, wanted: OwnBroker, bind: str) -> EmbeddedBroker:
+    """Start a broker that listens at an address and knows the users of a vault: encrypted, unless it is on loopback.
+
+    Raises BrokerFailed, BrokerMissing.
+    """
+    home.adopt_store(vault.control_account)
+    broker = EmbeddedBroker(
+        home.broker,
+        host=bind,
+        port=wanted.port,
+        sync=wanted.sync,
+        rights=vault.server_configuration,
+        max_file_store_bytes=wanted.max_file_store_bytes,
+    )
+    if bind != LOOPBACK:
+        broker.encrypt(partial(vault.certificate, names=tuple(wanted.names)))
+    return broker.start(START_TIMEOUT_S)
+
+
+def care(broker: EmbeddedBroker, say: Callable[[object], None], note: Note) -> list[Tended]:
+    """Return what looks after a broker that runs: it is started again, its disk is watched, its certificate renewed."""
+    return [MendedBroker(broker, say, note), WatchedDisk(broker, say), RenewedCertificate(broker, say)]

@@ -1,0 +1,95 @@
+"""`rover broker`: the broker of a stack as a process of its own; the rest of the stack is elsewhere, with its credentials."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from outside import ROVER, rover
+from patience import PATIENCE_S, until
+
+from rover_bus.auth.vault import Vault
+from rover_bus.cli.home import Home
+from rover_bus.cli.stack import Here, OtherBroker, RunningStack
+
+pytestmark = pytest.mark.broker
+
+ADDRESS = "127.0.0.2"  # not the loopback address that nothing is encrypted at
+NAME = "rover-nats.example"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def broker_alone(home: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    words = ["broker", "--dir", str(home), "--bind", ADDRESS, "--port", str(port), "--name", NAME]
+    with (home.parent / "said").open("wb") as file:
+        process = subprocess.Popen([*ROVER, *words], stdout=subprocess.PIPE, stderr=file)
+    assert process.stdout is not None
+    try:
+        said = process.stdout.readline().decode()
+        assert said.startswith(f"broker   tls://{ADDRESS}:{port} "), (
+            said,
+            (home.parent / "said").read_text(),
+        )
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+        process.stdout.close()
+
+
+def server_of(process: subprocess.Popen[bytes]) -> psutil.Process:
+    [server] = psutil.Process(process.pid).children()
+    return server
+
+
+def test_a_stack_runs_on_a_broker_alone_which_is_started_again_and_leaves_nothing(tmp_path: Path) -> None:
+    home, port = tmp_path / "broker", free_port()
+    with broker_alone(home, port) as process:
+        server = server_of(process)
+        context = ssl.create_default_context(cafile=str(Vault(Home(home).auth).authority_file))
+        for name in (ADDRESS, NAME):
+            with (
+                socket.create_connection((ADDRESS, port)) as raw,
+                context.wrap_socket(raw, server_hostname=name),
+            ):
+                pass
+        other = OtherBroker(f"tls://{ADDRESS}:{port}", Home(home).secret_file)
+        with RunningStack(tmp_path / "stack", broker=other, here=Here("h2")) as stack:
+            asked = rover("jobs", "-o", "json", home=stack.home.root)
+            assert (asked.returncode, asked.stdout.strip()) == (0, "[]"), asked.stderr
+            os.kill(server.pid, signal.SIGKILL)
+            until(
+                lambda: [each for each in psutil.Process(process.pid).children() if each.pid != server.pid],
+                "a broker that was killed is started again",
+                PATIENCE_S,
+            )
+            asked = rover("jobs", "-o", "json", home=stack.home.root)
+            assert (asked.returncode, asked.stdout.strip()) == (0, "[]"), asked.stderr
+            second = server_of(process)
+    assert not second.is_running()
+    assert "broker" in (tmp_path / "said").read_text(), "the end of the first one is said"
+
+
+def test_two_brokers_of_one_directory_and_an_address_of_another_machine_are_refused(tmp_path: Path) -> None:
+    home, port = tmp_path / "broker", free_port()
+    with broker_alone(home, port):
+        again = rover("broker", "--dir", str(home), "--bind", ADDRESS, "--port", str(free_port()))
+        assert again.returncode == 3, again.stderr
+        assert again.stderr.count("\n") == 1
+    elsewhere = rover("broker", "--dir", str(home), "--bind", "203.0.113.9")
+    assert elsewhere.returncode == 2
+    assert "no address of this machine" in elsewhere.stderr
