@@ -37,7 +37,7 @@ from rover_bus.simulation.barrier import Barriers, BrokenStep
 from rover_bus.simulation.plan import Plan, chance_of
 from rover_bus.simulation.rules import PRODUCT, Rules
 from rover_bus.simulation.storage import SimulatedStorage
-from rover_bus.simulation.tables import WrittenPart
+from rover_bus.simulation.tables import WitnessPart
 
 WITNESS = Growing(name="witness", width=1, optimizer=Add(), dtype="int32")
 Say = Callable[[str], None]
@@ -51,7 +51,7 @@ class Shared:
     network: SimulatedServers
     chance: random.Random
     say: Say
-    parts: dict[str, WrittenPart] = field(default_factory=dict)  # by path
+    parts: dict[str, WitnessPart] = field(default_factory=dict)  # by path
     rules: Rules = PRODUCT
     trained: dict[Member, int] = field(default_factory=dict)  # samples, by incarnation
     memory: SharedMemory = field(default_factory=SharedMemory)

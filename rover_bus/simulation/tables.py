@@ -19,7 +19,7 @@ LONGEST_WRITING_S = 3.0  # longer than silence is borne: a server that writes is
 
 
 @dataclass(frozen=True)
-class WrittenPart:
+class WitnessPart:
     """What a server wrote of the witness. `origin`: timeline, generation, routing epoch, servers; equal in a whole model."""
 
     origin: tuple[int, int, int, int]
@@ -29,7 +29,7 @@ class WrittenPart:
 class SimulatedTables:
     """`parts`: where what is written goes, by path; `chance` says how long a turn takes."""
 
-    def __init__(self, core: ServerCore, parts: dict[str, WrittenPart], chance: random.Random) -> None:
+    def __init__(self, core: ServerCore, parts: dict[str, WitnessPart], chance: random.Random) -> None:
         self.core, self._parts, self._chance = core, parts, chance
         self._turn = asyncio.Lock()
         self._busy_s = 0.0  # that the present turn still takes
@@ -55,5 +55,5 @@ class SimulatedTables:
             counts = {int(position): int(value) for position, value in zip(ids, values, strict=True)}
         routing = state.routing
         shape = (routing.epoch, len(routing.servers)) if routing is not None else (0, 0)
-        self._parts[str(path)] = WrittenPart((state.timeline, state.generation, *shape), counts)
+        self._parts[str(path)] = WitnessPart((state.timeline, state.generation, *shape), counts)
         return len(counts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rover_bus.simulation.plan import Plan
-from rover_bus.simulation.tables import WrittenPart
+from rover_bus.simulation.tables import WitnessPart
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Verdict:
 
 
 def judge(
-    plan: Plan, state: str, reason: str, summary: Mapping[str, Any], parts: Sequence[WrittenPart]
+    plan: Plan, state: str, reason: str, summary: Mapping[str, Any], parts: Sequence[WitnessPart]
 ) -> Verdict:
     """Compare witness, ledger and what was planned to fail. `parts`: what the servers wrote at the end."""
     wrong: list[str] = []
