@@ -216,7 +216,7 @@ OF_PEOPLE = tuple(each for each in ASKED if each is not PlanProposed)
 OF_SUBMITTERS = tuple(each for each in OF_PEOPLE if each is not JobForgotten)
 OF_PEOPLE_ON_CLUSTER = tuple(each for each in _EVERY_FACT if issubclass(each, ClusterFact))
 ABOUT_SERVICES = "$SRV.>"  # `nats micro ls | info | stats`
-PURGE = "purge"  # the method of the keeper
+PURGE, FORGET = "purge", "forget"  # methods of the keeper
 JOIN = "join"  # of the registrar
 STORE = ("INFO", "STREAM.NAMES", "STREAM.LIST")
 
@@ -235,6 +235,9 @@ BRAIN = Role(
         *_publish("forgetting a job", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
         *_publish("which tokens to join are used up", _entry(SETTINGS, f"{JOINED}.*")),
         *_subscribe("purges that masters ask for", *subjects.everywhere(subjects.keeper("*", PURGE))),
+        *_subscribe(
+            "jobs that a tenant's people forget", subjects.of_tenant("*", subjects.keeper("*", FORGET))
+        ),
         *_subscribe("hosts that ask to join", subjects.registrar("*", JOIN)),
         *_subscribe("questions about services", ABOUT_SERVICES),
         *_reading(*EVERY_STREAM),
@@ -245,6 +248,7 @@ BRAIN = Role(
                 *_publish("what it decides of jobs of tenants", *_job_kinds("*", OF_BRAIN)),
                 *_publish("forgetting a job of a tenant", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
                 *_call("what a tenant's jobs store", f"STREAM.INFO.{LOG}", f"STREAM.INFO.{FACT_STREAM}"),
+                *_call("whether a job has ended that is to be forgotten", f"STREAM.MSG.GET.{FACT_STREAM}"),
                 *_purging(),
             )
         ),
@@ -393,6 +397,7 @@ SUBMITTER = Role(
     "a person, or a scheduler, that submits the jobs of one tenant and asks of them",
     (
         *_publish("what people ask of jobs", *_job_kinds("*", OF_SUBMITTERS)),
+        *_request("forgetting a job that has ended", subjects.keeper("*", FORGET)),
         *_request("would a program start", subjects.daemon("*", "program")),
         *_LOOKING,
     ),

@@ -15,8 +15,9 @@ def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplet
     from rover_bus.events.errors import RoverError
 
     named = {key: str(context.params.get(key) or "") for key in ("directory", "url", "secret_file")}
+    tenant = str(context.params.get("whose") or "")
     try:
-        jobs = visit(find_stack(**named), read_submissions)
+        jobs = visit(find_stack(**named, tenant=tenant), read_submissions)
     except (RoverError, OSError):
         return []
     return [job for job in reversed(jobs) if job.startswith(incomplete)]

@@ -19,6 +19,7 @@ import click
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.events.errors import InputError
 from rover_bus.events.subjects import DEFAULT_TENANT, qualified, split_job
+from rover_bus.events.subjects import name as check_name
 
 if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
@@ -66,14 +67,15 @@ def find_stack(directory: str, url: str, secret_file: str, tenant: str = "") -> 
     return Address(record.url, file, home.of_running(), tenant=tenant)
 
 
-def split_name(options: dict[str, Any], tenant: str) -> str:
+def split_name(options: dict[str, Any], tenant: str, key: str = "job") -> str:
     """Take the tenant out of a job that is named as `TENANT/JOB`; return which one is meant. Raises InputError for two."""
-    named, bare = split_job(options.get("job") or "")
+    named, bare = split_job(options.get(key) or "")
     if named == DEFAULT_TENANT:
         return tenant
+    check_name(named, "tenant")
     if tenant not in ("", named):
-        raise InputError(f"{options['job']} is of the tenant {named}, not of {tenant}: leave --tenant out")
-    options["job"] = bare
+        raise InputError(f"{options[key]} is of the tenant {named}, not of {tenant}: leave --tenant out")
+    options[key] = bare
     return named
 
 
@@ -86,6 +88,16 @@ def with_stack(command: F) -> F:
         return command(*arguments, stack=find_stack(directory, url, secret_file, tenant), **options)
 
     return cast("F", stack_options(run))
+
+
+def with_cluster(command: F) -> F:
+    """The same for a command that is about the whole stack: it takes no tenant."""
+
+    @wraps(command)
+    def run(*arguments: Any, directory: str, url: str, secret_file: str, **options: Any) -> Any:
+        return command(*arguments, stack=find_stack(directory, url, secret_file), **options)
+
+    return cast("F", place_options(run))
 
 
 def with_history(command: F) -> F:
@@ -137,9 +149,13 @@ tenant_option = click.option(
 
 
 def stack_options(command: Callable[..., Any]) -> Any:
+    """Give a command the options that name a stack and a tenant, as they are."""
+    return place_options(tenant_option(command))
+
+
+def place_options(command: Callable[..., Any]) -> Any:
     """Give a command the options that name a stack, as they are."""
     for option in (
-        tenant_option,
         click.option(
             "--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url."
         ),
@@ -177,10 +193,19 @@ async def connect(stack: Address, name: str = "rover-cli") -> NatsBus:
         with suppress(AccessDenied):  # an observer creates nothing
             if bus.tenant == DEFAULT_TENANT:
                 await bus.ensure(STREAMS, BUCKETS)
+        if bus.tenant != stack.tenant and stack.tenant not in ("", DEFAULT_TENANT):
+            await _require_tenant(bus, stack.tenant)
     except BaseException:
         await bus.close()
         raise
     return bus
+
+
+async def _require_tenant(bus: NatsBus, tenant: str) -> None:
+    from rover_bus.events.streams import TENANTS
+
+    if await bus.get(TENANTS, tenant) is None:
+        raise InputError(f"there is no tenant {tenant!r}: `rover auth list` shows those that there are")
 
 
 def visit(stack: Address, work: Callable[[NatsBus], Awaitable[T]]) -> T:

@@ -34,8 +34,8 @@ class ProgramFailed(PermanentError):
     exit_code = 10
 
 
-def alone_or_joined(job: str, directory: str) -> dict[str, str]:
-    """Return the environment of a wrapped program: no member of anything, or an external worker of a job."""
+def alone_or_joined(job: str, directory: str, tenant: str = "") -> dict[str, str]:
+    """Return the environment of a wrapped program: no member of anything, or an external worker of a job, of a tenant."""
     environment = {key: value for key, value in os.environ.items() if key not in MEMBER_VARIABLES}
     if not job:
         environment.pop("ROVER_URL", None)
@@ -43,7 +43,7 @@ def alone_or_joined(job: str, directory: str) -> dict[str, str]:
     from rover_bus.cli.connection import find_stack
     from rover_bus.events.subjects import name
 
-    stack = find_stack(directory, "", "")
+    stack = find_stack(directory, "", "", tenant)
     named = {"ROVER_JOB": name(job, "job"), "ROVER_URL": stack.url}
     return environment | named | _credentials_of_external(stack, job)
 
@@ -58,13 +58,27 @@ def _credentials_of_external(stack: Address, job: str) -> dict[str, str]:
 
     vault = Vault.beside(stack.secret_file) if stack.secret_file else None
     if vault is None:
+        _refuse_people(stack)
         return {"ROVER_SECRET_FILE": str(stack.secret_file or "")}
     subject = job_fact(job, JobSubmitted.kind())
     fact = visit(stack, lambda bus: last_fact(bus, subject, JobSubmitted))
     uid = fact.uid if fact is not None else ""  # of a job that was never submitted its master says so
+    full = stack.full_name(job)
     return {
-        "ROVER_CREDENTIAL": vault.member_credentials("worker", job, uid, "worker-external", EXTERNAL_HOST)
+        "ROVER_CREDENTIAL": vault.member_credentials("worker", full, uid, "worker-external", EXTERNAL_HOST)
     }
+
+
+def _refuse_people(stack: Address) -> None:
+    """Raise AccessDenied for credentials of a tenant's person: a worker is another user, which the stack's keys alone make."""
+    from rover_bus.events import credentials
+    from rover_bus.events.errors import AccessDenied
+
+    shown = credentials.read(credentials.read_file(stack.secret_file)) if stack.secret_file else None
+    if stack.tenant or (shown is not None and shown.tenant):
+        raise AccessDenied(
+            "a worker's credentials are made where the keys of the stack are: run `rover run --job` on a host of it"
+        )
 
 
 def run_plain_file(

@@ -35,7 +35,7 @@ from rover_bus.events.log import LogBatch
 from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.profiles import HostProfile, Profile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
-from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
+from rover_bus.events.purge_requests import ForgetRequest, PurgeReply, PurgeRequest
 from rover_bus.events.requests import METHODS, REPLIES
 from rover_bus.kube.crd import resource_definition
 
@@ -157,6 +157,7 @@ def asyncapi() -> dict[str, Any]:
         "rover.daemon.{host}.program": ProgramRequest,
         "rover.daemon.{host}.log": MemberLogRequest,
         "rover.keeper.{job}.purge": PurgeRequest,
+        "rover.keeper.{job}.forget": ForgetRequest,
         "rover.registrar.{user}.join": HostJoinRequest,
     }
     for address, cls in asked.items():

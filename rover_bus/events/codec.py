@@ -20,7 +20,7 @@ from rover_bus.events.log import LogBatch
 from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.profiles import PROFILES, AnyProfile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
-from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
+from rover_bus.events.purge_requests import ForgetRequest, PurgeReply, PurgeRequest
 from rover_bus.events.requests import REPLIES, REQUESTS
 
 MAX_BODY_BYTES = 8 << 20
@@ -44,6 +44,7 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     MemberLogRequest,
     MemberLogReply,
     PurgeRequest,
+    ForgetRequest,
     PurgeReply,
     HostJoinRequest,
     HostJoinReply,

@@ -25,7 +25,14 @@ from rover_bus.events.nats_follow import NatsFollower, Raw
 from rover_bus.events.nats_jetstream import source_sequence
 from rover_bus.events.nats_storage import NatsStorage
 from rover_bus.events.streams import FACTS, OF_CONTROL, PROFILES
-from rover_bus.events.subjects import BRAIN_LOG, into_tenant, matches, of_tenant, seen_of_tenant
+from rover_bus.events.subjects import (
+    BRAIN_LOG,
+    DEFAULT_TENANT,
+    into_tenant,
+    matches,
+    of_tenant,
+    seen_of_tenant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,7 +59,8 @@ class NatsTenantBus(NatsStorage):
         return self._whole.max_payload_bytes
 
     def of(self, tenant: str) -> Bus:
-        return self._whole.of(tenant)
+        """Return a tenant's account; a job that is named without one is this tenant's own."""
+        return self if tenant in (DEFAULT_TENANT, self.tenant) else self._whole.of(tenant)
 
     def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
         self._whole.on_connection(listener)

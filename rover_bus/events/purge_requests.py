@@ -1,4 +1,4 @@
-"""What a master asks of the keeper, and its answer (purging.py)."""
+"""What a master, and a tenant's person, ask of the keeper, and its answer (purging.py)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     stream: str
     subject: str
     before: int = 0
+
+
+class ForgetRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="forget_asked.v1"):
+    """Forget the job of the subject. `uid`: of the run that has ended; `by`, `reason`: what `job.forgotten` is to say."""
+
+    uid: str
+    by: str = ""
+    reason: str = ""
 
 
 class PurgeReply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="purged.v1"):

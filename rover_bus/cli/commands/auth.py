@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rover_bus.cli.connection import Address, with_stack
+from rover_bus.cli.connection import Address, with_cluster
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.views.tables import output_option, show
 from rover_bus.events.errors import InputError
@@ -127,7 +127,7 @@ def remove(tenant: str, directory: str) -> None:
 @auth.command("token")
 @click.option("--out", required=True, metavar="FILE", help="Where to write it, for its owner alone.")
 @click.option("--ttl", default="1h", metavar="DURATION", help="How long it may be used; at most 7d [1h].")
-@with_stack
+@with_cluster
 def token(stack: Address, out: str, ttl: str) -> None:
     """Write a token by which one host joins, once, with `rover join --token-file FILE`.
 

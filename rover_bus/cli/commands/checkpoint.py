@@ -7,8 +7,9 @@ after the loss of a cluster.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -34,8 +35,21 @@ def checkpoint() -> None:
 
 
 def on_storage(command: F) -> F:
-    """Give a command the options that name a storage."""
+    """Give a command the options that name a storage; it gets the job by its full name, `TENANT/JOB` where a tenant is meant.
+
+    With a tenant and no job it gets `TENANT/`.
+    """
+    from rover_bus.cli.connection import split_name, tenant_option
+    from rover_bus.events.subjects import qualified
+
+    @wraps(command)
+    def run(*arguments: Any, whose: str, **options: Any) -> Any:
+        tenant = split_name(options, whose)
+        return command(*arguments, **options | {"job": qualified(tenant, options["job"])})
+
+    wrapped: Any = run
     for option in (
+        tenant_option,
         click.option("--uid", default="", help="The run, where a name was used more than once [the last]."),
         click.option(
             "--storage",
@@ -45,8 +59,8 @@ def on_storage(command: F) -> F:
         ),
         click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."),
     ):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return cast("F", wrapped)
 
 
 def _storage(job: str, storage: str, directory: str) -> Location:
@@ -69,12 +83,13 @@ def _path_of(job: str, directory: str) -> Location | None:
     from rover_bus.events.errors import RoverError
     from rover_bus.events.facts import JobSubmitted
     from rover_bus.events.looks import last_fact
-    from rover_bus.events.subjects import job_fact
+    from rover_bus.events.subjects import job_fact, split_job
     from rover_bus.flash.location import parse_location
 
+    tenant, bare = split_job(job)
     try:
-        stack = find_stack(directory, "", "") if job else None
-        subject = job_fact(job, JobSubmitted.kind())
+        stack = find_stack(directory, "", "", tenant) if bare else None
+        subject = job_fact(bare, JobSubmitted.kind())
         fact = visit(stack, lambda bus: last_fact(bus, subject, JobSubmitted)) if stack else None
         spec = fact.spec if fact is not None else None
     except RoverError:
@@ -100,13 +115,13 @@ def list_(job: str, output: str, uid: str, storage: str, directory: str) -> None
 
     rows, found, said = [], [], ""
     try:
-        found = list_runs(_storage(job, storage, directory), job)
+        found = list_runs(_storage(job, storage, directory), "" if job.endswith("/") else job)
     except NoCheckpoint as error:
-        if job:
+        if job and not job.endswith("/"):
             raise
         said = str(error)
     for run in found:
-        if run.uid.startswith(uid):
+        if run.uid.startswith(uid) and (not job.endswith("/") or run.job.startswith(job)):
             ready, refused = survey(run)
             rows += [describe(item) for item in ready]
             rows += [_describe_damaged(run, item) for item in list_damaged(run.files)]

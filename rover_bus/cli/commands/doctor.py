@@ -7,14 +7,14 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
 from rover_bus.cli.completion import complete_jobs
-from rover_bus.cli.connection import Address, find_stack, visit
+from rover_bus.cli.connection import Address, find_stack, split_name, stack_options, visit
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.views.tables import output_option, show
 from rover_bus.flash.errors import NoCheckpoint
@@ -48,9 +48,7 @@ class Finding(NamedTuple):
 
 
 @click.command()
-@click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
-@click.option("--url", default="", help="Use this broker instead, nats://HOST:PORT [$ROVER_URL].")
-@click.option("--secret-file", default="", metavar="FILE", help="The secret of a broker named by --url.")
+@stack_options
 @click.option("--settings", is_flag=True, help="Print everything that can be set, and what it is set to.")
 @click.option(
     "--job", default="", help="With --settings: as they hold for this job.", shell_complete=complete_jobs
@@ -62,27 +60,32 @@ def doctor(  # noqa: PLR0913 - a command's options are its parameters
     directory: str,
     url: str,
     secret_file: str,
+    whose: str,
     settings: bool,
     job: str,
     output: str,
 ) -> None:
-    """Check this machine, and the stack that runs here (or at --url). Exit code 1 when something is bad.
+    """Check this machine, and the stack that runs here (or at --url); with --tenant what there is of one tenant. Exit code 1 when
+    something is bad.
 
     --settings prints what an operator may set, and checks nothing.
     """
     if settings or job:
-        print_settings(directory, url, secret_file, job, output)
+        named = {"job": job}
+        tenant = split_name(named, whose)
+        print_settings(lambda: find_stack(directory, url, secret_file, tenant), named["job"], output)
         return
     if output == "json":
         raise click.UsageError("only --settings has a form for programs")
-    findings = [*look_at_machine(Home.find(directory)), *look_at_stack(directory, url, secret_file)]
+    stack = look_at_stack(lambda: find_stack(directory, url, secret_file, whose))
+    findings = [*look_at_machine(Home.find(directory)), *stack]
     for verdict, what in findings:
         mark, colour = MARKS[verdict]
         click.echo(f"{click.style(mark, fg=colour)}  {what}")
     context.exit(UNHEALTHY if any(each.verdict == "bad" for each in findings) else 0)
 
 
-def print_settings(directory: str, url: str, secret_file: str, job: str, output: str) -> None:
+def print_settings(find: Callable[[], Address], job: str, output: str) -> None:
     """Print every setting as it holds in the stack that runs; without one, as this environment sets it. Raises InputError."""
     from rover_bus.cli.views import settings as view
     from rover_bus.events.written_settings import choose
@@ -92,7 +95,7 @@ def print_settings(directory: str, url: str, secret_file: str, job: str, output:
         return view.rows_of(await view.read_chosen(bus), await view.read_hosts(bus), spec)
 
     try:
-        stack = find_stack(directory, url, secret_file)
+        stack = find()
     except NoStack:
         if job:
             raise
@@ -166,12 +169,12 @@ def _look_at_space(home: Home) -> Iterator[Finding]:
         yield Finding("bad", f"{place} cannot be written: choose another --dir")
 
 
-def look_at_stack(directory: str, url: str, secret_file: str) -> Iterator[Finding]:
-    """Yield what is wrong with a stack, or that there is none."""
+def look_at_stack(find: Callable[[], Address]) -> Iterator[Finding]:
+    """Yield what is wrong with a stack, or with what one tenant has of it; or that there is none."""
     from rover_bus.events.errors import RoverError
 
     try:
-        stack = find_stack(directory, url, secret_file)
+        stack = find()
     except NoStack as error:
         yield Finding("note", str(error))
         return
@@ -202,7 +205,7 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
     if not present.brain:
         found.append(Finding("note", "no Brain leads: no job gets a plan (services/brain.log)"))
     found += await look_at_endings(bus)
-    found += await look_at_store(bus, _store_limit(stack))
+    found += await look_at_store(bus, _store_limit(stack) if bus.tenant == DEFAULT_TENANT else 0)
     return [*found, *await _look_at_logs(bus, present)]
 
 

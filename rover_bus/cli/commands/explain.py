@@ -9,6 +9,7 @@ import click
 from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, visit, with_history, with_stack
 from rover_bus.cli.views.tables import output_option, render
+from rover_bus.events.subjects import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from rover_bus.cli.views.explaining import Row
@@ -29,15 +30,16 @@ def explain(stack: Address, job: str, number: int | None, output: str) -> None:
         from rover_bus.cli.views.brain_state import read_brain
         from rover_bus.cli.views.explaining import explain_plan
         from rover_bus.cli.views.plans import read_plans
+        from rover_bus.events.subjects import qualified
 
-        plans = await read_plans(bus, job)
-        brain = await read_brain(bus, job)
-        held_back = brain.withheld.get(job)
+        plans, full = await read_plans(bus, job), qualified(bus.tenant, job)
+        brain = await read_brain(bus, full)
+        held_back = brain.withheld.get(full)
         left = None if held_back is None else {"constant": held_back.constant, "detail": held_back.reason}
         if number is None and plans.newest is None:
             return {"job": job, "plan": None, "left_as_it_is": left}
         view = plans.find(number)
-        explained = explain_plan(view, brain.job_at(job, view.number), brain.state)
+        explained = explain_plan(view, brain.job_at(full, view.number), brain.state)
         return explained | {"left_as_it_is": left, "stop": plans.forecast}
 
     explained = visit(stack, read)
@@ -75,11 +77,17 @@ def what_if(  # noqa: PLR0913 - the options of a command
         from rover_bus.cli.commands.plan import open_plans
         from rover_bus.cli.views.brain_state import read_brain
         from rover_bus.cli.views.explaining import suppose
-        from rover_bus.events.errors import Refused
+        from rover_bus.events.errors import AccessDenied, Refused
+        from rover_bus.events.subjects import qualified
 
         await open_plans(bus, job)
-        brain = await read_brain(bus, job)
-        known = brain.state.jobs.get(job)
+        full = qualified(bus.tenant, job)
+        brain = await read_brain(bus, full)
+        if bus.tenant != DEFAULT_TENANT and not brain.sequence:
+            raise AccessDenied(
+                f"what the Brain knows of {full} is not for credentials of a tenant: the stack's operator may ask"
+            )
+        known = brain.state.jobs.get(full)
         if known is None or known.held is None:
             raise Refused(f"the Brain knows nothing of {job!r} yet: wait for its first plan", "too_early")
         wanted = known.held.replace(**{name: value for name, value in asked.items() if value is not None})

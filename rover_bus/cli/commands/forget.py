@@ -40,7 +40,8 @@ async def _forget(bus: NatsBus, stack: Address, job: str, reason: str, checkpoin
     from rover_bus.cli.submission import asker
     from rover_bus.cli.views.history import read_job, read_jobs
     from rover_bus.events.errors import Refused
-    from rover_bus.events.forgetting import forget_job
+    from rover_bus.events.forgetting import ask_to_forget, forget_job
+    from rover_bus.events.subjects import qualified
 
     view = await read_job(bus, job)
     if not view.ended_ms:
@@ -54,15 +55,18 @@ async def _forget(bus: NatsBus, stack: Address, job: str, reason: str, checkpoin
                     f"job {other.job!r} starts from a checkpoint of {job!r}: forget that one when the other has ended",
                     "in_use",
                 )
-        removed = f", {_remove_checkpoints(stack, view.spec, job, view.uid)} files of checkpoints"
-    await forget_job(bus, job, view.uid, by=asker(), reason=reason)
+        files = _remove_checkpoints(stack, view.spec, qualified(bus.tenant, job), view.uid)
+        removed = f", {files} files of checkpoints"
+    forget_it = ask_to_forget if bus.ways.tenant else forget_job
+    await forget_it(bus, job, view.uid, by=asker(), reason=reason)
     return f"{job}: forgotten{removed}"
 
 
 def _remove_checkpoints(stack: Address, spec: JobSpec | None, job: str, uid: str) -> int:
+    """Remove those of a run; `job`: by its full name."""
     from rover_bus.flash.location import parse_location
     from rover_bus.flash.storage import remove_run, run_path
 
     named = spec.checkpoint.path if spec and spec.checkpoint else ""
     storage = parse_location(named or stack.home.checkpoints)
-    return remove_run(run_path(storage, stack.full_name(job), uid))
+    return remove_run(run_path(storage, job, uid))

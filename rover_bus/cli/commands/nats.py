@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from rover_bus.cli.connection import Address, with_stack
+from rover_bus.cli.connection import Address, with_cluster
 from rover_bus.events.errors import InputError
 from rover_bus.events.subjects import name as check_name
 
@@ -17,7 +17,7 @@ from rover_bus.events.subjects import name as check_name
 @click.option(
     "--save", "saved_as", default="", metavar="NAME", help="Write it where the nats CLI finds it by NAME."
 )
-@with_stack
+@with_cluster
 def nats(stack: Address, saved_as: str) -> None:
     """Print a context for the nats CLI: this stack as an observer sees it, without a right to change anything.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rover_bus.cli.completion import complete_jobs
-from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.connection import Address, split_name, visit, with_stack
 from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
@@ -99,16 +100,20 @@ def mode(stack: Address, words: tuple[str, ...], cluster: bool, reason: str) -> 
             f"say `rover plan mode JOB {'|'.join(MODES)}`, or `rover plan mode --cluster` and the mode"
         )
     mode: Any = last
+    named = {"job": jobs[0] if jobs else ""}
+    stack = replace(stack, tenant=split_name(named, stack.tenant))
     if cluster:
+        if stack.tenant:
+            raise click.UsageError("--cluster means the jobs of all tenants: leave --tenant out")
         from rover_bus.cli.commands.quota import send_to_cluster
 
         fact = ClusterModeSet(mode=mode, reason=reason, by=_asker())
         done = f"all jobs: plans are in mode {mode} from now on; a job's own mode can only be stricter"
         click.echo(visit(stack, lambda bus: send_to_cluster(bus, fact, done)))
         return
-    [job] = jobs
+    job = named["job"]
     visit(stack, lambda bus: send(bus, job, PlanModeSet(job=job, mode=mode, by=_asker())))
-    click.echo(f"{job}: plans are in mode {mode} from now on")
+    click.echo(f"{stack.full_name(job)}: plans are in mode {mode} from now on")
 
 
 @plan.command("try")

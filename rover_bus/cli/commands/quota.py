@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rover_bus.cli.connection import Address, visit, with_stack
+from rover_bus.cli.connection import Address, visit, with_cluster
 from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
@@ -29,14 +29,17 @@ def quota() -> None:
 
 @quota.command("list")
 @output_option
-@with_stack
+@with_cluster
 def list_quotas(stack: Address, output: str) -> None:
     """List tenants: their quotas, what their jobs hold of them, and how many there are."""
     from rover_bus.cli.views.brain_state import read_brain
 
-    state = visit(stack, read_brain).state
+    async def read(bus: NatsBus) -> BrainState:
+        _require_cluster(bus)
+        return (await read_brain(bus)).state
+
     show(
-        rows_of(state),
+        rows_of(visit(stack, read)),
         COLUMNS,
         output,
         empty="no tenant has a quota: `rover quota set TENANT=CORES[:MEMORY]`",
@@ -46,7 +49,7 @@ def list_quotas(stack: Address, output: str) -> None:
 @quota.command("set")
 @click.argument("word", metavar="TENANT=CORES[:MEMORY]")
 @click.option("--reason", default="", help="Why: it stands among the events.")
-@with_stack
+@with_cluster
 def set_quota(stack: Address, word: str, reason: str) -> None:
     """Let the jobs of TENANT use so many cores, and so much memory, together: `rover quota set ads=8:32GiB`."""
     from rover_bus.cli.options import parse_quotas
@@ -65,7 +68,7 @@ def set_quota(stack: Address, word: str, reason: str) -> None:
 @quota.command()
 @click.argument("tenant")
 @click.option("--reason", default="", help="Why: it stands among the events.")
-@with_stack
+@with_cluster
 def remove(stack: Address, tenant: str, reason: str) -> None:
     """Let the jobs of TENANT use as much as there is."""
     from rover_bus.cli.submission import asker
@@ -98,8 +101,20 @@ def rows_of(state: BrainState) -> list[dict[str, Any]]:
     return rows
 
 
+def _require_cluster(bus: NatsBus) -> None:
+    """Raise AccessDenied for credentials of a tenant: what is of all tenants is not for them."""
+    from rover_bus.events.errors import AccessDenied
+    from rover_bus.events.subjects import DEFAULT_TENANT
+
+    if bus.tenant != DEFAULT_TENANT:
+        raise AccessDenied(
+            f"quotas and modes are of the whole stack, and these credentials of the tenant {bus.tenant}: ask its operator"
+        )
+
+
 async def send_to_cluster(bus: NatsBus, fact: ClusterFact, done: str) -> str:
-    """Store a person's word for the whole cluster; return it, and whether the Brain has heard it already."""
+    """Store a person's word for the whole cluster; return it, and whether the Brain has heard it already. Raises AccessDenied."""
+    _require_cluster(bus)
     import secrets
 
     from rover_bus.cli.submission import publish_cluster

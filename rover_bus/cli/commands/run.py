@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rover_bus.cli.completion import complete_jobs
+from rover_bus.cli.connection import split_name, tenant_option
 from rover_bus.cli.open_files import LEAST_FILES, check_open_files
 from rover_bus.cli.plain import alone_or_joined, run_plain_file
 from rover_bus.cli.views.tables import json_option
@@ -27,8 +29,14 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="With --plain: write row,score for the evaluation file.",
 )
-@click.option("--job", default="", help="Join this job of the running stack as one more worker.")
+@click.option(
+    "--job",
+    default="",
+    help="Join this job of the running stack as one more worker.",
+    shell_complete=complete_jobs,
+)
 @click.option("--dir", "directory", default="", help="State directory of that stack [$ROVER_HOME, ./.rover].")
+@tenant_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(  # noqa: PLR0913 - the options of a command
@@ -39,6 +47,7 @@ def run(  # noqa: PLR0913 - the options of a command
     predictions: Path | None,
     job: str,
     directory: str,
+    whose: str,
     command: tuple[str, ...],
 ) -> None:
     """Run `rover run --plain JOB.toml`, or wrap a command: `rover run -- python train.py`.
@@ -52,7 +61,9 @@ def run(  # noqa: PLR0913 - the options of a command
         report = run_plain_file(Path(command[0]), seed=seed, predictions=predictions, quiet=as_json)
         _print(report, as_json)
     else:
-        context.exit(_wrap(list(command), alone_or_joined(job, directory)))
+        named = {"job": job}
+        tenant = split_name(named, whose)
+        context.exit(_wrap(list(command), alone_or_joined(named["job"], directory, tenant)))
 
 
 def _wrap(command: list[str], environment: dict[str, str]) -> int:

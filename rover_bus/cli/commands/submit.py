@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rover_bus.cli.connection import Address, find_stack, tenant_option, visit
+from rover_bus.cli.connection import Address, find_stack, split_name, tenant_option, visit
 from rover_bus.cli.home import Home
 from rover_bus.cli.views.tables import json_option
 
@@ -76,12 +76,17 @@ def submit(  # noqa: PLR0913 - the options of a command
     from rover_bus.cli.views.settings import read_chosen
     from rover_bus.client.job_file import check_data, read_job
 
+    named = {"job": name}
+    whose = split_name(named, whose)
+    name = named["job"]
     spec = read_job(job_file, name=name, seed=seed, predictions=predictions or "")
     say = _narrate(as_json, quiet)
     if not quiet and (risk := risk_without_checkpoints(spec)):
         click.echo(risk, err=True)
     report: dict[str, Any] | None
     if embedded:
+        if whose:
+            raise click.UsageError("a private stack has no tenants: leave --tenant out, or --embedded")
         if origin:
             raise click.UsageError(
                 "--from-checkpoint needs the stack that the other job ran on: leave --embedded out"
@@ -124,9 +129,8 @@ def _hand_in(
     visit(stack, lambda bus: _require_program(bus, spec))
     if say is None:
         sequence = visit(stack, lambda bus: _submit(bus, spec))
-        click.echo(
-            f"submitted {spec.name} (ROVER_FACTS:{sequence}); `rover events {spec.name} --follow` watches it"
-        )
+        full = stack.full_name(spec.name)
+        click.echo(f"submitted {full} (ROVER_FACTS:{sequence}); `rover events {full} --follow` watches it")
         return None
     try:
         return visit(stack, lambda bus: submit_and_wait(bus, spec, say))

@@ -16,7 +16,12 @@ from rover_bus.events.units import number_in
 
 async def find_origin(bus: Bus, origin: str) -> StartFrom:
     """Return the ready checkpoint that `JOB` or `JOB:CUT` names. Raises InputError saying which there are."""
-    job, _, number = origin.partition(":")
+    full, _, number = origin.partition(":")
+    tenant, job = subjects.split_job(full)
+    if job != full and tenant != bus.tenant:
+        raise InputError(
+            f"{full} is of the tenant {tenant}, and a job of {bus.tenant} begins with a model of its own tenant alone"
+        )
     if number and number_in(number) < 0:
         raise InputError(f"{origin!r} names no checkpoint: write JOB, or JOB:CUT with the number of a cut")
     await read_job(bus, job)

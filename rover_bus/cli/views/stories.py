@@ -33,14 +33,22 @@ from rover_bus.events.facts import (
 from rover_bus.events.host_facts import ClusterFact, HostExited, HostRegistered, HostStarted
 from rover_bus.events.identity import Member
 from rover_bus.events.streams import FACTS
+from rover_bus.events.subjects import DEFAULT_TENANT
 
 Story = list[tuple[int, str, Happened]]
 MOST_EFFECTS = 500  # facts that followed: a story of a submission would else be the whole job
-_MEMBER = re.compile(r"(?P<job>[^@/]+)/(?P<name>(?:master|worker|ps)-\d+)(?:\.(?P<incarnation>\d+))?")
+_MEMBER = re.compile(
+    r"(?P<job>(?:[^@/]+/)?[^@/]+)/(?P<name>(?:master|worker|ps)-\d+)(?:\.(?P<incarnation>\d+))?"
+)
 
 
 async def find_story(bus: Bus, event: str) -> Story:
-    """Return (depth, how it is linked, fact) from the first cause over the event to its effects. Raises InputError."""
+    """Return (depth, how it is linked, fact) from the first cause over the event to its effects. Raises InputError.
+
+    Of one tenant the bare name of a job is enough, and `TENANT/JOB` says the same.
+    """
+    if bus.tenant != DEFAULT_TENANT:
+        event = event.removeprefix(f"{bus.tenant}/")
     happened = [each async for each in read_facts(bus)]
     found = _MEMBER.fullmatch(event)
     if found:

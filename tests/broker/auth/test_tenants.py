@@ -18,8 +18,10 @@ from rover_bus.cli.tenants import make_tenants, remove_tenant
 from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Stored
+from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
-from rover_bus.events.forgetting import forget_job
+from rover_bus.events.facts import JobEnded, JobSubmitted
+from rover_bus.events.forgetting import ask_to_forget, forget_job
 from rover_bus.events.host_facts import HostLeft
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec
 from rover_bus.events.nats_bus import NatsBus
@@ -301,6 +303,44 @@ def test_a_forgotten_job_is_gone_from_the_control_accounts_copy_as_well(tmp_path
             forgotten = subjects.job_fact("demo", "job.forgotten")
             assert left == [subjects.of_tenant("maps", FACT), subjects.of_tenant("ads", forgotten)]
             assert [each.subject async for each in operator.of("ads").read(FACTS, "rover.>")] == [forgotten]
+
+    asyncio.run(run())
+
+
+def test_a_submitter_forgets_an_ended_job_of_its_tenant_and_no_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            keeping = asyncio.create_task(keep_purging(await on.connect("brain")))
+            spec = JobSpec(name="demo", program=["t"], data=DataSpec(train="t"))
+            people = {tenant: await on.connect("submitter", tenant) for tenant in TENANTS}
+            uids = {}
+            for tenant, submitter in people.items():
+                await submit(submitter, spec)
+                stored = await submitter.last(FACTS, subjects.job_fact("demo", "job.submitted"))
+                uids[tenant] = decode(stored.body, JobSubmitted).uid  # type: ignore[union-attr]
+                await (await on.connect("master", tenant)).append(LOG, subjects.job_log("demo"), b"decided")
+            mine, viewer = people["ads"], await on.connect("viewer", "ads")
+            try:
+                with pytest.raises(BusError, match="job 'demo' has not ended"):
+                    await ask_to_forget(mine, "demo", uids["ads"], by="p", reason="")
+                ended = encode(JobEnded(job="demo", state="completed"))
+                for tenant in TENANTS:
+                    await on.owner.of(tenant).append(FACTS, subjects.job_fact("demo", "job.ended"), ended)
+                with pytest.raises(BusError, match="has no run"):
+                    await ask_to_forget(mine, "demo", uids["maps"], by="p", reason="")
+                with pytest.raises(AccessDenied):
+                    await ask_to_forget(viewer, "demo", uids["ads"], by="p", reason="")
+                with pytest.raises(AccessDenied):
+                    await mine.purge(LOG, subjects.job_log("demo"))
+                await ask_to_forget(mine, "demo", uids["ads"], by="p", reason="over")
+                forgotten = subjects.job_fact("demo", "job.forgotten")
+                assert [each.subject async for each in mine.read(FACTS, "rover.>")] == [forgotten]
+                assert await mine.last(LOG, subjects.job_log("demo")) is None
+                assert await people["maps"].last(LOG, subjects.job_log("demo")) is not None
+                assert await people["maps"].count(FACTS, "rover.>") == 2
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
 
     asyncio.run(run())
 

@@ -73,12 +73,46 @@ def test_two_jobs_of_one_name_run_side_by_side_in_two_tenants(tmp_path: Path) ->
         assert "3 streams and 4 buckets are as this release wants them" in run("doctor", *looking).stdout
         seen = said("events", *as_ads, "--json")
         assert "maps" not in seen.replace("maps.toml", "")
+        check_every_command(
+            run, said, as_ads, {"ROVER_URL": stack.url, "ROVER_SECRET_FILE": "ads.creds"}, tmp_path
+        )
         removed = run("auth", "remove", "maps")
         if removed.returncode:  # its rights end 30 s after it
             assert "maps/demo runs, or ended" in removed.stderr
             until(lambda: run("auth", "remove", "maps").returncode == 0, "the removal")
-        assert states(said) == {"ads/demo": "completed"}
+        assert states(said) == {}
         assert json.loads(said("auth", "list", "-o", "json"))[0]["tenant"] == "default"
+
+
+def check_every_command(
+    run: Callable[..., subprocess.CompletedProcess[str]],
+    said: Callable[..., str],
+    as_ads: tuple[str, ...],
+    of_ads: dict[str, str],
+    cwd: Path,
+) -> None:
+    """What takes a job takes one of a tenant, by its full name and with --tenant; what is not for a tenant's people says so."""
+    for words in (("story", "maps/demo/worker-0"), ("story", "demo/worker-0", "--tenant", "maps")):
+        assert "worker-0.1" in said(*words)
+    assert said("explain", "maps/demo") == said("explain", "demo", "--tenant", "maps")
+    assert "maps/demo" in said("explain", "maps/demo") + said("history", "--tenant", "maps") + said("history")
+    assert "has ended already" in run("plan", "mode", "maps/demo", "observe").stderr
+    assert "leave --tenant out" in run("plan", "mode", "--cluster", "auto", "--tenant", "maps").stderr
+    assert (
+        "3 streams and 4 buckets are as this release wants them" in run("doctor", "--tenant", "maps").stdout
+    )
+    assert '"of": "job"' in said("doctor", "--settings", "--job", "maps/demo", "-o", "json")
+    assert "no checkpoint of 'maps/demo'" in run("checkpoint", "list", "demo", "--tenant", "maps").stderr
+    environment = said("run", "--job", "maps/demo", "--", "env").splitlines()
+    assert "ROVER_JOB=demo" in environment
+    assert "there is no tenant 'nosuch'" in run("jobs", "--tenant", "nosuch").stderr
+    as_people = rover("run", "--job", "demo", "--", "env", timeout_s=60.0, cwd=cwd, **of_ads)
+    assert as_people.returncode == 5, as_people.stderr
+    assert "run `rover run --job` on a host of it" in as_people.stderr
+    assert run("quota", "list", *as_ads).returncode == 5
+    what_if = run("what-if", "demo", "--workers", "2", *as_ads)
+    assert what_if.returncode == 3, "it has ended"
+    assert said("forget", "demo", "-y", *as_ads) == "demo: forgotten\n"
 
 
 def states(said: Callable[..., str], *options: str) -> dict[str, str]:
