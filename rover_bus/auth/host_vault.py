@@ -80,7 +80,12 @@ class HostVault(Vault):
             write_secret(self.root / "keys" / f"{name}.pub", key + "\n")
         write_secret(self.root / "keys" / "sockets", grant.sockets + "\n")
         write_secret(self.authority_file, _pem(grant.authority))
-        daemon = credentials.Credential(grant.daemon_token, keys.daemon_seed, authority=grant.authority)
+        daemon = credentials.Credential(
+            grant.daemon_token,
+            keys.daemon_seed,
+            authority=grant.authority,
+            messages=self.message_secret("control"),
+        )
         write_secret(self.credentials_file("daemon", host), credentials.write(daemon))
         record = HostRecord(url=token.url, host=host, bind=bind, fingerprint=token.fingerprint)
         write_secret(self.root / RECORD, msgspec.json.encode(record).decode() + "\n")

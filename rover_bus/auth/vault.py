@@ -325,6 +325,8 @@ class Vault:
             if role not in (*MEMBER_ROLES, *TENANT_ROLES, "joiner"):
                 tags = {"host": host} if "host" in ROLES[role].tags else {}
                 made = self._user(role, role, self._seed(f"role-{role}"), tags)
+                if role != "observer":
+                    made = replace(made, messages=self.message_secret("control"))
                 write_secret(self.credentials_file(role, host), credentials.write(made))
 
     def member_credentials(self, role: RoleName, job: str, uid: str, member: str, host: str) -> str:
@@ -335,8 +337,14 @@ class Vault:
         run, tenant = RunOfJob(job_name(job), check_name(uid, "uid")), split_job(job)[0]
         tags = {"host": check_name(host, "host")}
         made = self._user(role, f"{job}/{member}", self._run_seed(role, run), tags, tenant)
-        secret = self.job_secret(job, uid)
-        return credentials.write(credentials.Credential(made.token, made.seed, secret, self.authority))
+        made = replace(made, sockets=self.job_secret(job, uid))
+        if role == "master":
+            made = replace(made, messages=self.message_secret(f"{job}/{uid}"))
+        return credentials.write(made)
+
+    def message_secret(self, of: str) -> str:
+        """Return what makes ids of messages unguessable: of the stack's own processes, or of the masters of one run."""
+        return hmac.new(self.host_secret, f"messages/{of}".encode(), hashlib.sha256).hexdigest()
 
     def job_secret(self, job: str, uid: str) -> str:
         """Return what servers and workers of one run of a job demand of one another."""

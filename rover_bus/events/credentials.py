@@ -8,6 +8,8 @@ reads one, and only the stack makes one. Nothing here is ever printed: reprs hol
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import json
 import re
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ VARIABLE = "ROVER_CREDENTIAL"
 INBOX = "_INBOX"
 MOST_BYTES = 64 << 10  # of a credential: what is larger is none
 _TOKEN, _SEED, _SOCKETS = "NATS USER JWT", "USER NKEY SEED", "ROVER SOCKET SECRET"
-_AUTHORITY, _TENANT = "ROVER STACK AUTHORITY", "ROVER TENANT"
+_AUTHORITY, _TENANT, _MESSAGES = "ROVER STACK AUTHORITY", "ROVER TENANT", "ROVER MESSAGE SECRET"
 _BLOCK = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s*(\S+)\s*-{3,}END \1-{3,}")
 
 
@@ -28,7 +30,8 @@ _BLOCK = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s*(\S+)\s*-{3,}END \1-{3,}")
 class Credential:
     """One user. `token`: its rights as its account signed them; `seed`: of its key; `sockets`: the secret of its job's sockets;
     `authority`: the certificate that its broker's is signed by, base64, "" where nothing is encrypted. `tenant`: whose account it
-    is in, "" for the control account; the broker goes by the token alone.
+    is in, "" for the control account; the broker goes by the token alone. `messages`: a secret by which ids of its messages
+    cannot be guessed, "" of a user whose facts bear random ids.
     """
 
     token: str = field(default="", repr=False)
@@ -36,6 +39,7 @@ class Credential:
     sockets: str = field(default="", repr=False)
     authority: str = ""
     tenant: str = ""
+    messages: str = field(default="", repr=False)
 
     @property
     def user(self) -> str:
@@ -46,6 +50,12 @@ class Credential:
     def inbox(self) -> str:
         """Where its answers come: no other user may listen there."""
         return f"{INBOX}.{self.user}"
+
+    def message_id(self, name: str) -> str:
+        """Return the id under which a stream stores what has this name: the same each time, and not to be guessed by others."""
+        if not self.messages:
+            return name
+        return hmac.new(self.messages.encode(), name.encode(), hashlib.sha256).hexdigest()[:32]
 
     def sign(self, nonce: str) -> bytes:
         """Return what proves to a broker that we hold the seed. Raises InputError for a seed that is none."""
@@ -66,6 +76,8 @@ def write(credential: Credential) -> str:
         blocks.append(_block(_AUTHORITY, credential.authority))
     if credential.tenant:
         blocks.append(_block(_TENANT, credential.tenant))
+    if credential.messages:
+        blocks.append(_block(_MESSAGES, credential.messages))
     return "\n".join(blocks)
 
 
@@ -76,7 +88,7 @@ def read(text: str) -> Credential | None:
     found = dict(_BLOCK.findall(text))
     if _TOKEN not in found or _SEED not in found:
         return None
-    rest = (found.get(each, "") for each in (_SOCKETS, _AUTHORITY, _TENANT))
+    rest = (found.get(each, "") for each in (_SOCKETS, _AUTHORITY, _TENANT, _MESSAGES))
     return Credential(found[_TOKEN], found[_SEED], *rest)
 
 

@@ -91,6 +91,7 @@ class NatsBus(NatsStorage):
         self._sender: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._of: dict[str, NatsTenantBus] = {}
+        self._user = credentials.Credential()
 
     @classmethod
     async def connect(
@@ -111,7 +112,10 @@ class NatsBus(NatsStorage):
         """
         bus = cls(BrokerAddress(url, secret, secret_source, name, timeout_s))
         user = credentials.read(secret)
-        bus.ways = replace(ways, tenant=user.tenant) if user is not None else ways
+        if user is not None:
+            bus.ways, bus._user = replace(ways, tenant=user.tenant), user
+        else:
+            bus.ways = ways
         await bus._open()
         bus._spawn(bus._watch_over())
         return bus
@@ -210,6 +214,9 @@ class NatsBus(NatsStorage):
         self._notify("closed")
 
     # What readers need of the connection (nats_follow.Wire)
+
+    def message_id(self, name: str) -> str:
+        return self._user.message_id(name)
 
     def new_inbox(self) -> str:
         return self._require().new_inbox()

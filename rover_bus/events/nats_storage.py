@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rover_bus.events import nats_jetstream as jetstream
-from rover_bus.events.bus import NO_HEADERS, Entry, Headers, Start, Stored, Subscription
+from rover_bus.events.bus import MESSAGE_ID, NO_HEADERS, Entry, Headers, Start, Stored, Subscription
 from rover_bus.events.codec import decode
 from rover_bus.events.codec import encode as encode_event
 from rover_bus.events.errors import BusError, BusTimeout, NoResponders, NotConnected, WrongSequence
@@ -75,6 +75,10 @@ class NatsStorage(ABC):
         """Publish with a reply subject."""
 
     @abstractmethod
+    def message_id(self, name: str) -> str:
+        """Return the id of a message that has this name in an account."""
+
+    @abstractmethod
     def new_inbox(self) -> str:
         """Return a subject of its own."""
 
@@ -107,6 +111,9 @@ class NatsStorage(ABC):
         timeout_s: float = 5.0,
     ) -> int:
         written = jetstream.write_headers(headers, stream=stream, expected_last=expected_last)
+        if MESSAGE_ID in written:
+            # Copies of all accounts share the control account's streams: an id must be of its account, and of its writer alone.
+            written[MESSAGE_ID] = self.message_id(f"{self.into}{written[MESSAGE_ID]}")
         return await self._store(subject, body, written, timeout_s, f"append to {subject}")
 
     async def read(self, stream: str, subject: str, *, first: int = 1) -> AsyncIterator[Stored]:

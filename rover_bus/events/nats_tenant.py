@@ -151,6 +151,9 @@ class NatsTenantBus(NatsStorage):
     async def post(self, subject: str, body: bytes, reply: str) -> None:
         await self._whole.post(subject, body, reply)
 
+    def message_id(self, name: str) -> str:
+        return self._whole.message_id(name)
+
     def new_inbox(self) -> str:
         return seen_of_tenant(self.tenant, self._whole.new_inbox().removeprefix("_INBOX."))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,10 +15,10 @@ from rover_bus.auth.roles import MEMBER_ROLES, RoleName
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli.staged_cuts import _read_runs
 from rover_bus.cli.submission import request_checkpoint, submit
-from rover_bus.cli.tenants import make_tenants, remove_tenant
-from rover_bus.events import subjects
+from rover_bus.cli.tenants import make_tenants, of_registrar, remove_tenant
+from rover_bus.events import credentials, subjects
 from rover_bus.events.broker import EmbeddedBroker
-from rover_bus.events.bus import Stored
+from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
 from rover_bus.events.facts import JobEnded, JobSubmitted
@@ -303,6 +304,51 @@ def test_a_forgotten_job_is_gone_from_the_control_accounts_copy_as_well(tmp_path
             forgotten = subjects.job_fact("demo", "job.forgotten")
             assert left == [subjects.of_tenant("maps", FACT), subjects.of_tenant("ads", forgotten)]
             assert [each.subject async for each in operator.of("ads").read(FACTS, "rover.>")] == [forgotten]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("guessed_as", ["master", "submitter"])
+def test_a_message_id_that_a_tenant_uses_first_makes_nothing_of_others_a_repeat(
+    tmp_path: Path, guessed_as: RoleName
+) -> None:
+    """The control account copies all tenants' facts into the stream that has its own: one id there is one message."""
+
+    async def guess(on: Stage, ids: list[str]) -> None:
+        user = credentials.read(
+            on.vault.person_credentials("submitter", "ads")
+            if guessed_as == "submitter"
+            else on.vault.member_credentials("master", "ads/demo", "u1", "master-0.1", "h1")
+        )
+        assert user is not None
+        plain = credentials.write(replace(user, messages=""))  # its writer says what id it will
+        async with of_registrar(on.broker.url, plain) as attacker:
+            fact = subjects.job_fact("demo", "plan.applied" if guessed_as == "master" else "plan.requested")
+            for number in ids:
+                await attacker.append(FACTS, fact, b"forged", headers={MESSAGE_ID: number})
+            await until(on.owner, FACTS, subjects.of_tenant("ads", fact))
+
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            brain, daemon = await on.connect("brain"), await on.connect("daemon")
+            maps = await on.connect("master", "maps")
+            names = ["brain/0/1/7/0", "brain/0/1/7/1", "h1.registered.1", "demo/0/1/3/0"]
+            guesses = [*names, *(f"tenant.maps.into.{each}" for each in names)]
+            await guess(on, guesses)
+            proposed, registered = (
+                subjects.job_fact("demo", "plan.proposed"),
+                subjects.host_fact("h1", "registered"),
+            )
+            for inside in (brain, brain.of("maps")):
+                await inside.append(FACTS, proposed, b"plan", headers={MESSAGE_ID: names[0]})
+            for inside in (daemon, daemon.of("maps")):
+                await inside.append(FACTS, registered, b"host", headers={MESSAGE_ID: names[2]})
+            first = await maps.append(FACTS, FACT, b"applied", headers={MESSAGE_ID: names[3]})
+            assert await maps.append(FACTS, FACT, b"applied", headers={MESSAGE_ID: names[3]}) == first
+            for subject in (proposed, registered):
+                assert await brain.count(FACTS, subject) == 1
+                await until(brain, FACTS, subjects.of_tenant("maps", subject))
+            await until(brain, FACTS, subjects.of_tenant("maps", FACT))
 
     asyncio.run(run())
 

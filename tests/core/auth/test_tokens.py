@@ -77,13 +77,16 @@ def test_what_is_no_seed_is_refused_without_showing_it(text: str) -> None:
 def test_credentials_are_read_as_they_are_written_and_never_shown() -> None:
     user = seed("user")
     token = tokens.user_token(seed("account"), "A", tokens.public(user), "n", {}, 7)
-    made = credentials.Credential(token, user, "sockets-secret")
+    made = credentials.Credential(token, user, "sockets-secret", messages="messages-secret")
     text = credentials.write(made)
     assert credentials.read(text) == made
     assert credentials.read(text).user == tokens.public(user)  # type: ignore[union-attr]
     assert made.inbox == f"_INBOX.{tokens.public(user)}"
     assert credentials.of_sockets(text) == "sockets-secret"
-    for secret in (user, token, "sockets-secret"):
+    assert (
+        made.message_id("1") == made.message_id("1") != credentials.Credential(messages="x").message_id("1")
+    )
+    for secret in (user, token, "sockets-secret", "messages-secret"):
         assert secret not in repr(made)
     verifier = nkeys.from_seed(bytearray(user.encode()))
     assert verifier.verify(b"nonce", base64.b64decode(made.sign("nonce")))
