@@ -24,7 +24,20 @@ OF_A_JOB = {
 OF_ALL_JOBS = {"jobs", "top", "history"}
 # Of the whole stack, of one machine, of files: a job of a tenant means nothing to them.
 OF_NO_TENANT = {
-    *("demo", "up", "down", "join", "decode", "predict", "simulate", "fit", "nats", "kube render"),
+    *(
+        "demo",
+        "up",
+        "down",
+        "broker",
+        "operator",
+        "join",
+        "decode",
+        "predict",
+        "simulate",
+        "fit",
+        "nats",
+        "kube render",
+    ),
     *(f"auth {each}" for each in ("add", "list", "credentials", "remove", "token")),
     *(f"quota {each}" for each in ("list", "set", "remove")),
 }
