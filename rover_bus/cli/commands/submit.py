@@ -85,12 +85,7 @@ def submit(  # noqa: PLR0913 - the options of a command
         click.echo(risk, err=True)
     report: dict[str, Any] | None
     if embedded:
-        if whose:
-            raise click.UsageError("a private stack has no tenants: leave --tenant out, or --embedded")
-        if origin:
-            raise click.UsageError(
-                "--from-checkpoint needs the stack that the other job ran on: leave --embedded out"
-            )
+        _refuse_what_needs_a_stack(whose, origin)
         check_data(spec)
         report = run_embedded(spec, directory, say)
     else:
@@ -105,6 +100,15 @@ def submit(  # noqa: PLR0913 - the options of a command
     if report is not None:
         _print(report, as_json)
         context.exit(EXIT_CODES[report["state"]])
+
+
+def _refuse_what_needs_a_stack(whose: str, origin: str) -> None:
+    if whose:
+        raise click.UsageError("a private stack has no tenants: leave --tenant out, or --embedded")
+    if origin:
+        raise click.UsageError(
+            "--from-checkpoint needs the stack that the other job ran on: leave --embedded out"
+        )
 
 
 def risk_without_checkpoints(spec: JobSpec) -> str:
