@@ -75,7 +75,6 @@ def test_a_stack_runs_on_a_broker_alone_which_is_started_again_and_leaves_nothin
             until(
                 lambda: [each for each in psutil.Process(process.pid).children() if each.pid != server.pid],
                 "a broker that was killed is started again",
-                PATIENCE_S,
             )
             asked = rover("jobs", "-o", "json", home=stack.home.root)
             assert (asked.returncode, asked.stdout.strip()) == (0, "[]"), asked.stderr
