@@ -74,7 +74,7 @@ async def _live(plan: Plan, say: Callable[[float, str], None], rules: Rules) -> 
         say(loop.time(), f"the job is {end.state} {end.reason}".rstrip())
     finally:
         await cluster.shut_down()
-    parts = [shared.parts[path] for path in end.summary.get("parts", [])]
+    parts = [shared.parts[path] for path in end.summary.get("parts", []) if path in shared.parts]
     verdict = judge(plan, end.state, f"{end.reason} {end.detail}".strip(), end.summary, parts)
     return verdict.and_also(f"after {record} {why}" for why, record in shared.broken.items())
 

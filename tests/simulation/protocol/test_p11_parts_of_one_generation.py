@@ -48,6 +48,19 @@ def lived(writing_s, blow):
     return verdict, said
 
 
+def test_a_part_that_was_said_to_be_written_and_is_not_there_is_lost():
+    class ForgetfulTables(SimulatedTables):
+        def write(self, core, path):
+            size = super().write(core, path)
+            if core.state.index == 0:
+                del self._parts[str(path)]
+            return size
+
+    verdict = live(SHORT, rules=Rules(tables=ForgetfulTables))
+    [wrong] = verdict.wrong
+    assert "samples lost" in wrong
+
+
 @pytest.mark.parametrize(("writing_s", "killed_s"), [(2.0, 3.5), (30.0, 3.1), (30.0, 13.0), (30.0, 28.0)])
 def test_a_part_that_was_in_writing_when_the_job_went_back_is_written_again(writing_s, killed_s):
     """The data end at 2.9 s; one of two servers is killed while both write, and the other is neither lost nor believed."""
