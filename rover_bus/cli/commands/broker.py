@@ -64,12 +64,12 @@ def broker(
     try:
         home.create()
         lock = home.hold()
+        try:
+            _run(home, wanted, address)
+        finally:
+            os.close(lock)
     except OSError as error:
         raise CannotWrite.below(home.root, error) from error
-    try:
-        _run(home, wanted, address)
-    finally:
-        os.close(lock)
 
 
 def _run(home: Home, wanted: OwnBroker, address: str) -> None:
@@ -85,9 +85,8 @@ def _run(home: Home, wanted: OwnBroker, address: str) -> None:
     supervisor.start()
     click.echo(f"broker   {running.url} (credentials in {home.secret_file})")
     try:
-        while not ended.wait(
-            LOOK_S
-        ):  # a wait without a bound would miss a signal that another thread receives
+        # A wait without a bound would miss a signal that another thread receives.
+        while not ended.wait(LOOK_S):
             pass
     finally:
         supervisor.stop()

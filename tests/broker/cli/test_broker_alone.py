@@ -89,6 +89,12 @@ def test_two_brokers_of_one_directory_and_an_address_of_another_machine_are_refu
         again = rover("broker", "--dir", str(home), "--bind", ADDRESS, "--port", str(free_port()))
         assert again.returncode == 3, again.stderr
         assert again.stderr.count("\n") == 1
+    spoilt = tmp_path / "spoilt"
+    spoilt.mkdir()
+    (spoilt / "auth").write_text("no directory")
+    refused = rover("broker", "--dir", str(spoilt), "--port", str(free_port()))
+    assert (refused.returncode, refused.stderr.count("\n")) == (4, 1), refused.stderr
+    assert "cannot be written, nothing was started" in refused.stderr
     elsewhere = rover("broker", "--dir", str(home), "--bind", "203.0.113.9")
     assert elsewhere.returncode == 2
     assert "no address of this machine" in elsewhere.stderr
