@@ -284,7 +284,8 @@ class Connected:
     def conclude(self, task: str, values: dict[str, Any]) -> None:
         if not self._call(self._session.conclude(task, values)) and not self.worker.over:
             log.warning(
-                "the result of %r was not taken: the job went back since this worker was elected for it", task
+                "the result of %r was not taken: since the election the job went back, or this worker is to leave",
+                task,
             )
 
     def leave(self, reason: str) -> None:
