@@ -101,7 +101,7 @@ def test_training_goes_on_while_there_is_no_operator_and_the_next_one_takes_over
     os.kill(killed, signal.SIGKILL)
     job.until(lambda: len(job_hosts(job)) == 2, "the next operator's daemon")
     assert pods("-o", "name", "-l", "rover-bus.io/role=worker") == before
-    assert workers(job) == 2, "none was admitted anew"
+    assert workers(job) == 2, "none was admitted again"
     first = before.split()[0]
     assert cluster.kubectl("-n", namespace, "delete", first, "--wait=false").returncode == 0
     job.until(lambda: workers(job) == 3, "its next incarnation")
