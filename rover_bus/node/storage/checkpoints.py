@@ -6,7 +6,7 @@ are measured by bench/checkpoint.py. `wait` is called with the bytes just writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +23,7 @@ from rover_bus.events.checkpoints import (
 from rover_bus.events.routing import SlotRange
 from rover_bus.flash.chain import choose_kept, should_compact, should_write_whole
 from rover_bus.flash.copies import open_exactly
-from rover_bus.flash.digests import SlotDigests, Stop, never, read_digests, verify_arrays
+from rover_bus.flash.digests import SlotDigests, Stop, never, read_digests
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, NotDigested
 from rover_bus.flash.files import Files
 from rover_bus.flash.journal import read_touched
@@ -95,13 +95,13 @@ def store_part(
         codecs: dict[str, Codec] = {name: codec if name in rounded else "raw" for name in staged.arrays}
         identity = _identify(staged, which)
         touched = _touched_since(base, staged, directory, which.part)
-        delta = _delta(staged.arrays, touched, base, codecs) if base and touched is not None else None
+        whole = _whole(staged.arrays, digests, codecs)
+        delta = _delta(whole, touched, base) if base and touched is not None else None
         if base and delta and not should_write_whole(base.files, sum(map(_size, delta))):
-            verify_arrays({item.name: item.array for item in delta}, digests, str(staged.path))
             identity = msgspec.structs.replace(identity, base=base.files[-1].digest)
             chained, contents = base.files, delta
         else:
-            chained, contents = (), _whole(staged.arrays, digests, codecs)
+            chained, contents = (), whole
         file = None if chained else _find_whole(files, identity)
         file = file or drain(persist_part(files, identity, contents, staged.extra), wait)
         shapes = {name: (array.dtype.str, array.shape) for name, array in staged.arrays.items()}
@@ -132,15 +132,13 @@ def _touched_since(
     return read_touched(directory, part, seal.save_number, base.save_number)
 
 
-def _delta(
-    arrays: Mapping[str, Array], touched: Mapping[str, Array] | None, base: Chain, codecs: Mapping[str, Codec]
-) -> list[Content]:
+def _delta(whole: Sequence[Content], touched: Mapping[str, Array], base: Chain) -> list[Content]:
     """Touched rows where they are known and the array only grew; the other arrays whole."""
     contents = []
-    for name, array in arrays.items():
-        ids = (touched or {}).get(name)
-        grew = ids is not None and _grew(base.shapes.get(name), array, ids)
-        contents.append(Content(name=name, array=array, ids=ids if grew else None, codec=codecs[name]))
+    for item in whole:
+        ids = touched.get(item.name)
+        grew = ids is not None and _grew(base.shapes.get(item.name), item.array, ids)
+        contents.append(msgspec.structs.replace(item, ids=ids) if grew else item)
     return contents
 
 

@@ -126,8 +126,13 @@ def _compare(home: Path, folder: Path, job: JobShape) -> list[str]:
     wrong = []
     with np.load(out) as model:
         for table, wanted in counting.expected(job.rows, job.epochs).items():
-            held = np.zeros_like(wanted)
-            held[model[f"{table}.ids"]] = model[table]
+            held, ids = np.zeros_like(wanted), model[f"{table}.ids"]
+            if len(strange := ids[(ids < 0) | (ids >= len(wanted))]):
+                wrong.append(
+                    f"{len(strange)} rows of {table} have ids that it never had, the first {strange[:3]}"
+                )
+                continue
+            held[ids] = model[table]
             if not np.array_equal(held, wanted):
                 rows = np.flatnonzero((held != wanted).any(1))
                 wrong.append(f"{len(rows)} rows of {table} differ, the first {rows[:3]}")
