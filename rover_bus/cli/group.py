@@ -21,6 +21,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "down": ("up", "End the stack of a state directory."),
         "join": ("join", "Make this machine a host of a stack that runs elsewhere."),
         "operator": ("operator", "Run the members of jobs as pods of a Kubernetes cluster."),
+        "node-agent": (
+            "node_agent",
+            "Keep the checkpoints of a Kubernetes node, and sample it; an operator runs its members.",
+        ),
         "broker": ("broker", "Run the broker of a stack alone, on a machine or in a pod of its own."),
         "auth": ("auth", "Tenants, credentials for their people, tokens by which hosts join."),
         "run": ("run", "Run a training program without a stack, or a job file in one process (--plain)."),

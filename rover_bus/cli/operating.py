@@ -59,6 +59,7 @@ def _pods(options: ServiceOptions, vault: Vault | None) -> PodSettings:
         environment=environment,
         templates=read_template(options.pod_template),
         python=options.python,
+        memory=options.node_memory,
     )
 
 

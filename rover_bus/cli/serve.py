@@ -4,6 +4,7 @@
     python -m rover_bus.cli.serve daemon --url U --secret-file F --host H --dir D
     python -m rover_bus.cli.serve master --job J --index I            (started by the daemon)
     python -m rover_bus.cli.serve ps                                  (started by the daemon, for a job's servers)
+    python -m rover_bus.cli.serve node-agent --url U --secret-file F --host H --dir D   (checkpoints and samples of a node)
     python -m rover_bus.cli.serve operator --url U --image I --namespace N ...   (members as pods of a Kubernetes cluster)
 
 Fed by supervisor.py (Brain, daemon) and by the platform (masters, servers), which name a member by ROVER_* variables.
@@ -48,13 +49,14 @@ from rover_bus.events.written_settings import Chosen, choose, dump, of_processes
 REACH_BROKER_S = 60.0
 AGAIN_S = 0.5
 REGISTERED_S = 15.0  # a member whose run the broker is not told of yet
-DECLARING = ("brain", "daemon", "operator")  # what creates streams and buckets that are missing
+DECLARING = ("brain", "daemon", "operator", "node-agent")  # what creates streams and buckets that are missing
 SPOKEN = {
     "brain": "a Brain",
     "daemon": "a daemon",
     "master": "a master",
     "ps": "a parameter server",
     "operator": "an operator",
+    "node-agent": "a node's agent",
 }
 log = logging.getLogger("rover.serve")
 
@@ -84,6 +86,7 @@ class ServiceOptions:
     image: str
     python: str
     pod_template: str
+    node_memory: str
 
     @property
     def chosen(self) -> Chosen:
@@ -141,6 +144,7 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     cluster.add_argument("--image", default=environment.get("ROVER_IMAGE", ""))
     cluster.add_argument("--python", default=OWN_PYTHON)
     cluster.add_argument("--pod-template", default="", metavar="FILE")
+    cluster.add_argument("--node-memory", default="", metavar="DIR")
     return ServiceOptions(**vars(parser.parse_args(arguments)))
 
 
@@ -373,6 +377,32 @@ async def _serve_operator(_bus: NatsBus, options: ServiceOptions, stop: asyncio.
     await operate(options, stop, partial(_announce_ready, options))
 
 
+async def _serve_node_agent(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
+    from rover_bus.cli.of_members import learn_tenant, vault_beside
+    from rover_bus.flash.places import host_root
+    from rover_bus.node.agent import NodeAgent
+    from rover_bus.node.host import Host
+    from rover_bus.node.storage.persister import Places
+
+    vault = vault_beside(options.secret_file)
+    me = Host(
+        name=subjects.name(options.host, "host"),
+        daemon=secrets.token_hex(6),
+        settings=options.settings,
+        learn_tenant=partial(learn_tenant, vault),
+    )
+    places = Places(
+        shm=host_root(options.directory),
+        storage=Path(options.storage or f"{options.directory}/checkpoints"),
+        secret=vault.host_secret if vault else credentials.of_process({}, options.secret_file).encode(),
+        bind=options.bind,
+        domain=options.domain,
+        patient=options.settings.storage,
+        made_early=True,
+    )
+    await NodeAgent(bus, me, places).run(stop, partial(_announce_ready, options))
+
+
 async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.events.identity import Member
     from rover_bus.flash.places import host_root
@@ -408,6 +438,7 @@ _ROLES: dict[str, Callable[[NatsBus, ServiceOptions, asyncio.Event], Awaitable[N
     "master": _serve_master,
     "ps": _serve_ps,
     "operator": _serve_operator,
+    "node-agent": _serve_node_agent,
 }
 
 

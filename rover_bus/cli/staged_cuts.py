@@ -17,8 +17,7 @@ from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import RoverError
 from rover_bus.events.facts import JobEnded, JobSubmitted
-from rover_bus.flash.copies import SUFFIX as COPIES
-from rover_bus.flash.parity_slots import SUFFIX as PARITY
+from rover_bus.flash.places import COPIES, PARITY, directories_of
 from rover_bus.flash.sweep import sweep
 
 
@@ -57,7 +56,7 @@ def free_staged(root: Path, runs: Runs) -> list[str]:
     """Remove what ended jobs have left below a host's `root` in shared memory; return a line for each that is kept."""
     try:
         if runs.known:
-            sweep(root, [uid + suffix for uid in runs.going_on for suffix in ("", COPIES, PARITY)])
+            sweep(root, [each for uid in runs.going_on for each in directories_of(uid)])
         return [_line(each, runs) for each in sorted(root.iterdir()) if each.is_dir()]
     except FileNotFoundError:
         return []

@@ -27,17 +27,14 @@ class HostFact(Fact, frozen=True, kw_only=True):
 class HostRegistered(HostFact, frozen=True, kw_only=True, tag="host.registered.v1"):
     """A daemon is there and says what its host can give. `daemon` is the incarnation of the daemon.
 
-    `serves_parts_at`: the address (`host:port`) where it serves staged parts to other daemons. `domain`: what fails together
-    with this host. `sample_s`: how often its samples may be expected; 0: it takes none, or a release said nothing of it.
-    `settings`: what its operator set, by name, in seconds or bytes.
+    `sample_s`: how often its samples may be expected; 0: it takes none, or a release said nothing of it. `settings`: what its
+    operator set, by name, in seconds or bytes.
     """
 
     capacity: HostCapacity
     daemon: str
     processes: list[Process] = []
     jobs: list[str] = []
-    serves_parts_at: str = ""
-    domain: str = ""
     sample_s: Seconds = 0.0
     settings: dict[str, float] = {}
 
@@ -135,6 +132,18 @@ class HostServiceEnded(HostFact, frozen=True, kw_only=True, tag="host.service_en
     ran_s: Seconds = 0.0
 
 
+class HostStorageOpened(HostFact, frozen=True, kw_only=True, tag="host.storage_opened.v1"):
+    """What is staged on a host is digested, held and stored from here on. `daemon`: the incarnation that does it.
+
+    `serves_parts_at`: the address (`host:port`) where it serves staged parts to other daemons; "": nowhere yet. `domain`: what
+    fails together with this host; "": the host alone.
+    """
+
+    daemon: str
+    serves_parts_at: str = ""
+    domain: str = ""
+
+
 class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):
     """The daemon goes away on purpose."""
 
@@ -201,6 +210,7 @@ AboutHosts = (
     | HostSpareMended
     | HostSlow
     | HostRecovered
+    | HostStorageOpened
     | HostLeft
 )
 AboutCluster = ClusterModeSet | QuotaSet

@@ -198,6 +198,7 @@ FACTS_KEPT: dict[str, Kept] = {
             "checkpoint.manifest_ordered",  # each holds a ledger
             "checkpoint.search_ordered",
             "host.registered",
+            "host.storage_opened",
             "host.leaving",
             "host.left",
         ),

@@ -32,7 +32,6 @@ from rover_bus.flash.verified import open_verified
 
 BLOCK_BYTES = 1 << 20
 MOST_SLOTS = 3  # one more than two, for a reader that holds one
-SUFFIX = "-copies"
 
 
 class Since(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +79,7 @@ class CopySource(Protocol):
 
 def copies_of(uid: str) -> str:
     """The directory, below a host's root, of the parts of a job that it holds for others."""
-    return places.checked(uid + SUFFIX, "job")
+    return places.checked(uid + places.COPIES, "job")
 
 
 # -- the owner's side --------------------------------------------------------------------------------------------------

@@ -26,14 +26,13 @@ from rover_bus.flash.staged import find_staged
 from rover_bus.flash.sweep import hold_job
 from rover_bus.flash.verified import open_verified
 
-SUFFIX = "-parity"
 MODEL = "parity block"  # of the head: no part's restore takes one for a state
 Describe = Callable[[], bytes]
 
 
 def parity_of(uid: str) -> str:
     """The directory, below a host's root, of the parity blocks that it holds for a job."""
-    return places.checked(uid + SUFFIX, "job")
+    return places.checked(uid + places.PARITY, "job")
 
 
 class ParitySlots:

@@ -24,6 +24,8 @@ from rover_bus.events.units import number_in
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 JOB_LOCK = "job.lock"
 OTHERS_MAY_WRITE = 0o022
+ROOT = 0
+COPIES, PARITY = "-copies", "-parity"  # after a job's name: what is held for other hosts
 
 
 def default_root() -> Path:
@@ -35,12 +37,20 @@ def host_root(state_directory: Path | str) -> Path:
     """Where the jobs of one host stage: its daemon and its servers, which share a state directory, both find it so.
 
     `$ROVER_SHM`, or /dev/shm, or, where neither can be had, the state directory itself: then it is no memory, but it works.
+    `$ROVER_STAGING` is the place itself, whatever the state directory: processes of several pods find it so.
     """
+    if place := os.environ.get("ROVER_STAGING", ""):
+        return Path(place)
     state = os.path.abspath(state_directory)
     base = Path(os.environ.get("ROVER_SHM", "") or "/dev/shm")
     if not os.access(base, os.W_OK | os.X_OK):
         return Path(state) / "shm"
     return base / f"rover-{os.getuid()}-{xxhash.xxh3_64_hexdigest(state.encode())[:12]}"
+
+
+def directories_of(job: str) -> tuple[str, str, str]:
+    """The names of all directories of a job: what is staged here, copies, and parity, of parts of other hosts."""
+    return job, job + COPIES, job + PARITY
 
 
 def job_directory(root: Path | None, job: str) -> Path:
@@ -58,9 +68,10 @@ def make_ours(directory: Path) -> None:
 
 
 def check_ours(directory: Path) -> None:
-    """Raise AccessDenied unless a directory is this user's and no other user can write there. One that is missing may be made.
+    """Raise AccessDenied unless a directory is this user's (or root's, who may do anything) and no other user can write there.
 
-    /dev/shm is open to all users: another user may have made the name that we would use, and what lies there becomes the model.
+    One that is missing may be made. /dev/shm is open to all users: another user may have made the name that we would use, and what
+    lies there becomes the model.
     """
     try:
         found = os.lstat(directory)
@@ -69,7 +80,7 @@ def check_ours(directory: Path) -> None:
     problem = ""
     if not stat.S_ISDIR(found.st_mode):
         problem = "is no directory"
-    elif found.st_uid != os.geteuid():
+    elif found.st_uid not in (os.geteuid(), ROOT):
         problem = f"belongs to user {found.st_uid}, not to {os.geteuid()}"
     elif found.st_mode & OTHERS_MAY_WRITE:
         problem = f"can be written by other users (mode {stat.S_IMODE(found.st_mode):o})"

@@ -29,7 +29,6 @@ from rover_bus.node.host import Host, no_credential
 from rover_bus.node.port import Incarnation
 from rover_bus.node.presence import Presence
 
-ZONE = "topology.kubernetes.io/zone"
 LEASE_NAME = "rover-operator"
 LOOK_S = 5.0  # at nodes that are gone, and at daemons that failed
 log = get_logger("rover.kube")
@@ -144,11 +143,10 @@ class NodeDaemons:
             log.warning("a node is not served", node=node, why=str(error))
 
     def _daemon(self, bus: Bus, node: str, host: str) -> Daemon:
-        options, about = self._options, self._cluster.nodes.objects.get(Ref("", node))
+        options = self._options
         me = Host(
             name=host,
             daemon=uuid.uuid4().hex[:12],
-            domain=about.metadata.labels.get(ZONE, "") if about else "",
             settings=options.settings,
             credential_of=lambda run: options.credential_of(run, host),
             learn_tenant=options.learn_tenant,

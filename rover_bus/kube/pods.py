@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import msgspec
 import msgspec.yaml
@@ -22,6 +22,7 @@ from rover_bus.events.errors import InputError
 from rover_bus.events.identity import DesiredMember, Member, Resources, Role
 from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.subjects import split_job
+from rover_bus.flash.places import directories_of
 from rover_bus.kube.kinds import ContainerStatus, Json, Metadata, Owner, Pod, Ref
 from rover_bus.node.affinity import threads
 from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
@@ -46,7 +47,8 @@ class PodSettings:
 
     namespace: of a tenant's jobs. templates: a pod template for each role; its container `main` is the member's. environment: of
     all members. python: what `python` means in the image. owner: the object that a run of a job belongs to. start_patience_s: of a
-    pod that nothing can place, or whose image is not there. adjust_patience_s: of a resize that the node puts off.
+    pod that nothing can place, or whose image is not there. adjust_patience_s: of a resize that the node puts off. memory: where
+    each node's agent keeps what servers stage; a server sees the directories of its own job there. "": it stages in its pod.
     """
 
     image: str
@@ -58,6 +60,7 @@ class PodSettings:
     owner: Callable[[str, str], Owner | None] = lambda _job, _uid: None
     start_patience_s: float = 60.0
     adjust_patience_s: float = 30.0
+    memory: str = ""
 
 
 class PodOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +175,31 @@ def _spec(settings: PodSettings, run: Incarnation, node: str, secret: bool) -> J
         "tolerations": [*template.get("tolerations", []), *tolerations],
         "schedulingGates": [{"name": GATE}] if secret else [],
         "containers": [_container(settings, run, mine, secret), *others],
+        "volumes": [*template.get("volumes", []), *(each.volume for each in _staging(settings, run))],
     }
+
+
+class StagingPlace(NamedTuple):
+    """A directory of a node's memory, as a volume and where it is mounted: at its own path, which all processes of a node share."""
+
+    volume: Json
+    mount: Json
+
+
+def _staging(settings: PodSettings, run: Incarnation) -> list[StagingPlace]:
+    """Where a server stages, and where its node's agent holds parts of other nodes. The agent makes them when the job is there."""
+    if not settings.memory or run.member.role != "ps":
+        return []
+    found = []
+    for kind, directory in zip(("staged", "copies", "parity"), directories_of(run.uid), strict=True):
+        path, name = f"{settings.memory}/{directory}", f"rover-{kind}"
+        found.append(
+            StagingPlace(
+                {"name": name, "hostPath": {"path": path, "type": "Directory"}},
+                {"name": name, "mountPath": path},
+            )
+        )
+    return found
 
 
 def _prefer(node: str) -> Json:
@@ -190,6 +217,10 @@ def _container(settings: PodSettings, run: Incarnation, template: Json, secret: 
         "name": MAIN,
         "command": [settings.python if first == OWN_PYTHON else first, *rest],
         "env": [*template.get("env", []), *_environment(settings, run, secret)],
+        "volumeMounts": [
+            *template.get("volumeMounts", []),
+            *(each.mount for each in _staging(settings, run)),
+        ],
         "resources": asked_for(run.desired.resources),
         "resizePolicy": [
             {"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")
@@ -212,6 +243,7 @@ def _environment(settings: PodSettings, run: Incarnation, secret: bool) -> list[
         "ROVER_INDEX": str(run.member.index),
         "ROVER_INCARNATION": str(run.member.incarnation),
         "ROVER_GRACE_S": f"{run.desired.grace_s / 2:g}",
+        **({"ROVER_STAGING": settings.memory} if _staging(settings, run) else {}),
     }
     found = {"ROVER_HOST": "spec.nodeName", "ROVER_BIND": "status.podIP"}
     made: list[Json] = [{"name": key, "value": value} for key, value in plain.items() if key not in found]

@@ -101,9 +101,7 @@ class Daemon:
             host.name, cpus, roles, restarts=host.settings.members, capacity=self._platform.capacity
         )
         self._decider: Decider[HostMembers, Input, Effect] = MembersDecider(here)
-        self._persister = (
-            Persister(bus, host.name, host.daemon, places, self._post, self._register) if places else None
-        )
+        self._persister = Persister(bus, host.name, host.daemon, places, self._post) if places else None
         subjects = everywhere(*(job_facts("*", each.kind()) for each in FOLLOWED))
         self._following = Following(bus, subjects, self._on_fact, self._lose_history, f"{host.name}.daemon")
         self._turns = Turns(self._decide)
@@ -448,8 +446,6 @@ class Daemon:
                 Process(member=each.desired.member, pid=each.pid, host=self._host.name) for each in running
             ],
             jobs=[each.job for each in running],
-            serves_parts_at=self._persister.serves_at if self._persister else "",
-            domain=self._host.domain,
             settings=changed(self._host.settings),
             sample_s=self._host.settings.hosts.sample_every_s,
         )

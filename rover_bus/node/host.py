@@ -33,7 +33,6 @@ class Host:
 
     name: str
     daemon: str
-    domain: str = ""  # what fails together with this host; empty: the host alone
     settings: Settings = DEFAULTS
     credential_of: Callable[[Incarnation], str] = no_credential
     read_log: Callable[[MemberLogRequest], MemberLogReply] = no_log  # of members here; called in threads

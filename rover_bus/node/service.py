@@ -104,7 +104,6 @@ def _identify(host: str, home: layout.StateDirectory, options: Options) -> Host:
     return Host(
         name=name(host, "host"),
         daemon=uuid.uuid4().hex[:12],
-        domain=options.domain,
         settings=options.settings,
         credential_of=options.credential_of,
         read_log=partial(read_log_pieces, home.root),
@@ -129,6 +128,7 @@ def _put_together(bus: Bus, me: Host, home: layout.StateDirectory, options: Opti
         storage=Path(options.storage) if options.storage else home.root / "checkpoints",
         secret=options.host_secret or credentials.of_process({}, options.secret_file).encode(),
         bind=options.bind,
+        domain=options.domain,
         patient=options.settings.storage,
     )
     presence = Presence(

@@ -5,51 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kube_cluster import Cluster
 from patience import until
+from pod_stacks import PodStack, pod_stack
 from small_job import SmallJob
-
-from rover_bus.cli.stack import RunningStack
-from rover_bus.cli.supervisor import service_command
-
-
-class PodStack(RunningStack):
-    """A stack whose daemon is an operator. `cluster`: words of its command line."""
-
-    def __init__(self, home: Path, cluster: list[str]) -> None:
-        super().__init__(home)
-        self._cluster = cluster
-
-    def _service(self, role: Any, arguments: list[str]) -> Any:
-        service = super()._service(role, arguments)
-        if role == "daemon":
-            words = [*self._shown(role), "--url", self.url, "--host", self.host, *self._cluster]
-            order = replace(service.order, command=service_command("operator", *words))
-            service.order = order
-        return service
 
 
 @pytest.fixture
 def stack(cluster: Cluster, node: str, namespace: str, tmp_path: Path) -> Iterator[PodStack]:
-    folder = str(tmp_path)
-    template = {
-        "spec": {
-            "containers": [{"name": "main", "volumeMounts": [{"name": "work", "mountPath": folder}]}],
-            "volumes": [{"name": "work", "hostPath": {"path": folder}}],
-        }
-    }
-    file = tmp_path / "template.json"
-    file.write_text(json.dumps(template))
-    words = ["--kubeconfig", str(cluster.config), "--namespace", namespace, "--image", "example.com/any"]
-    words += ["--python", sys.executable, "--pod-template", str(file), "--dir", str(tmp_path / "members")]
-    with PodStack(tmp_path / "stack", words) as made:
+    with pod_stack(cluster, namespace, tmp_path) as made:
         yield made
 
 

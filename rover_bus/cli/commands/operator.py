@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from rover_bus.cli.service_words import words_of
+
 
 @click.command()
 @click.option(
@@ -21,6 +23,12 @@ import click
     default="",
     metavar="FILE",
     help="Volumes, accounts and more of each member's pod (YAML).",
+)
+@click.option(
+    "--node-memory",
+    default="",
+    metavar="DIR",
+    help="Where the agents of nodes keep what servers stage (`rover node-agent`).",
 )
 @click.option(
     "--python", default="python", show_default=True, help="The interpreter with rover_bus in the image."
@@ -46,13 +54,4 @@ def operator(namespaces: tuple[str, ...], sets: tuple[str, ...], **named: str) -
     """
     from rover_bus.cli import serve
 
-    words = [word for each in namespaces for word in ("--namespace", each)]
-    words += [word for each in sets for word in ("--set", each)]
-    renamed = {"directory": "dir"}
-    words += [
-        word
-        for key, value in named.items()
-        if value
-        for word in (f"--{renamed.get(key, key).replace('_', '-')}", value)
-    ]
-    sys.exit(serve.main(["operator", *words]))
+    sys.exit(serve.main(["operator", *words_of(named, namespace=namespaces, set=sets)]))

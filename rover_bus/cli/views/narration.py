@@ -120,6 +120,9 @@ def _narrate_host(fact: host_facts.AboutHosts) -> str:
             return f"host {host} is slow: {share:.0%} of what is usual{shown}; plans avoid it"
         case host_facts.HostRecovered(host=host, share=share):
             return f"host {host} is used again: {share:.0%} of what is usual"
+        case host_facts.HostStorageOpened(host=host, serves_parts_at=address):
+            served = f", and serves them to other hosts at {address}" if address else ""
+            return f"host {host} keeps and stores checkpoints{served}"
         case host_facts.HostLeft(host=host, reason=reason):
             return f"host {host} leaves{_because(reason)}"
 

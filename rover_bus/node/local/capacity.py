@@ -30,6 +30,12 @@ def read_machine() -> Machine:
     return Machine(read_capacity(limits), limits, group, tuple(sorted(os.sched_getaffinity(0))))
 
 
+def read_whole_machine() -> Machine:
+    """Return what the machine is, whatever limits the control group of this process: others run its members."""
+    limits = CgroupLimits()
+    return Machine(read_capacity(limits), limits, Cgroup(0), tuple(range(os.cpu_count() or 1)))
+
+
 def parse_meminfo(text: str) -> dict[str, int]:
     """Return /proc/meminfo in bytes by name."""
     found = {}

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Mapping
 
 from rover_bus.events.identity import HostCapacity, Resources, Role
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramRequest
-from rover_bus.node.local import sampling
 from rover_bus.node.local.capacity import Machine
 from rover_bus.node.local.cores import CoreGroups
 from rover_bus.node.local.layout import StateDirectory, list_spares
 from rover_bus.node.local.processes import Processes
+from rover_bus.node.local.sampling import MachineSampler
 from rover_bus.node.local.spawning import MemberSettings
 from rover_bus.node.local.trials import Trials
 from rover_bus.node.port import Answer, Exited, Incarnation, Observe, Spare, StartOrder
@@ -35,7 +34,7 @@ class LocalPlatform:
         self._processes = Processes(directory, settings, self._groups, observe)
         self._capacity, self._tried = machine.capacity, False
         self._trials = Trials(settings.python, self._processes.environment_of_program)
-        self._reading: sampling.Reading | None = None
+        self._sampler = MachineSampler(machine)
 
     @property
     def capacity(self) -> HostCapacity:
@@ -77,12 +76,8 @@ class LocalPlatform:
         self._trials.ask(request, answer, anew)
 
     async def measure(self, host: str) -> HostProfile | None:
-        machine, before = self._machine, self._reading
-        self._reading = sampling.read(self._processes.running(), machine.cgroup, time.monotonic())
-        if before is None:
-            return None
-        sample = sampling.profile(host, self._capacity, machine.limits, before, self._reading)
-        return sample.replace(spares=list_spares(self._directory.root))
+        sample = self._sampler.take(host, self._capacity, self._processes.running())
+        return sample.replace(spares=list_spares(self._directory.root)) if sample else None
 
     async def adopt(self) -> None:
         self._processes.adopt()

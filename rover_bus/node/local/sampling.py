@@ -1,13 +1,14 @@
 """Samples of a host and its members: two readings of /proc and the control group make one `profile.host`.
 
-`read` takes a reading (counters, one pass over /proc), `profile` is the pure difference of two. Published by the daemon every few
-seconds; read by the Brain and `rover top`. /proc is read directly: the daemon asks for six figures a process, and an idle
-host should not notice it.
+`read` takes a reading (counters, one pass over /proc), `profile` is the pure difference of two; `MachineSampler` does both.
+Published by the daemon every few seconds; read by the Brain and `rover top`. /proc is read directly: the daemon asks for six
+figures a process, and an idle host should not notice it.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.profiles import HostProfile, ProcessSample
 from rover_bus.node.local import cgroup, proctree
-from rover_bus.node.local.capacity import parse_meminfo
+from rover_bus.node.local.capacity import Machine, parse_meminfo
 from rover_bus.node.local.cgroup import Cgroup, CgroupLimits, CgroupUsage
 
 RESOURCES = ("cpu", "memory", "io")
@@ -113,6 +114,21 @@ def profile(
         throttled=min(max(throttled / periods, 0.0), 1.0) if periods > 0 else 0.0,
         processes=[_process(running, group, before, window_s) for running, group in now.groups.items()],
     )
+
+
+class MachineSampler:
+    """One window after another of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._reading: Reading | None = None
+
+    def take(
+        self, host: str, capacity: HostCapacity, members: Sequence[RunningMember] = ()
+    ) -> HostProfile | None:
+        """Return the window since the last call; None at the first."""
+        before, self._reading = self._reading, read(members, self._machine.cgroup, time.monotonic())
+        return profile(host, capacity, self._machine.limits, before, self._reading) if before else None
 
 
 def _cores_used(limits: CgroupLimits, before: Reading, now: Reading) -> float:

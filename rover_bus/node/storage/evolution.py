@@ -32,7 +32,7 @@ from rover_bus.events.checkpoint_facts import (
     PartStaged,
 )
 from rover_bus.events.facts import JobEnded, JobSubmitted
-from rover_bus.events.host_facts import HostLeft, HostRegistered
+from rover_bus.events.host_facts import HostLeft, HostStorageOpened
 from rover_bus.events.job import CheckpointSpec
 from rover_bus.node.members import HistoryLost
 from rover_bus.node.storage.state import (
@@ -73,7 +73,7 @@ def evolve(state: Persisting, input: Happening) -> Persisting:
         case HistoryLost():
             jobs = {job: replace(about, order=None, manifest=None) for job, about in state.jobs.items()}
             return replace(state, jobs=MappingProxyType(jobs))  # a later order may have a lower term (P21)
-        case HostRegistered(host=host, serves_parts_at=address, domain=domain):
+        case HostStorageOpened(host=host, serves_parts_at=address, domain=domain):
             return replace(state, peers=_put(state.peers, host, Peer(address, domain or host)))
         case HostLeft(host=host):
             left = {name: peer for name, peer in state.peers.items() if name != host}

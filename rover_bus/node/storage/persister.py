@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rover_bus.events import checkpoint_facts as cuts
-from rover_bus.events.bus import Bus, Message, Stored, Subscription
+from rover_bus.events.bus import Bus, ConnectionState, Message, Stored, Subscription
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import decode, encode
 from rover_bus.events.deciding import Decider, WakeAt
 from rover_bus.events.errors import BadMessage, RoverError
 from rover_bus.events.facts import JobEnded, JobSubmitted
-from rover_bus.events.host_facts import HostFact, HostLeft, HostRegistered
+from rover_bus.events.host_facts import HostFact, HostLeft, HostStorageOpened
 from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import read_fact
 from rover_bus.events.settings import DEFAULTS, StorageSettings
 from rover_bus.events.subjects import daemon as daemon_subject
 from rover_bus.events.subjects import everywhere, host_facts, job_facts, name, of_tenant, parse
 from rover_bus.events.tenancy import of_control
-from rover_bus.flash.places import job_directory, parts_in
+from rover_bus.flash.places import COPIES, PARITY, directories_of, job_directory, make_ours, parts_in
 from rover_bus.flash.sweep import sweep
 from rover_bus.node.members import HistoryLost
 from rover_bus.node.storage.decider import (
@@ -85,29 +85,30 @@ FOLLOWED = (
 )
 CLOSING = (cuts.CheckpointReady, cuts.CheckpointSuperseded, cuts.CheckpointFailed)
 HOSTS = (
-    HostRegistered,
+    HostStorageOpened,
     HostLeft,
     cuts.HostPartDigested,
     cuts.HostPartMirrored,
     cuts.HostStorageSearched,
 )
-COPIES, PARITY = (
-    "-copies",
-    "-parity",
-)  # flash.copies.SUFFIX and flash.parity_slots.SUFFIX, which would load numpy
 Post = Callable[[HostFact, str, str], None]  # fact, what makes its message id, job
 log = get_logger("rover.node")
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where this host stages (`shm`), and where checkpoints go that name no path of their own."""
+    """Where this host stages (`shm`), and where checkpoints go that name no path of their own.
+
+    `made_early`: the directories of a job are made when it is submitted: its pods mount these, and no other job's.
+    """
 
     shm: Path
     storage: Path
     secret: bytes = b""  # of the stack; empty: nothing is served to other hosts, nothing held for them
     bind: str = "127.0.0.1"
+    domain: str = ""  # what fails together with this host (a rack, a machine); empty: the host alone
     patient: StorageSettings = DEFAULTS.storage
+    made_early: bool = False
 
 
 class Persister:
@@ -120,10 +121,8 @@ class Persister:
         daemon: str,
         places: Places,
         post: Post,
-        on_serving: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_serving`: called once `serves_at` is known, so that it is published."""
-        self._bus, self._places, self._post, self._on_serving = bus, places, post, on_serving
+        self._bus, self._places, self._post = bus, places, post
         self._host, self._daemon = host, daemon
         self._decider: Decider[Persisting, Input, Effect] = StorageDecider(host, places.patient)
         self._loop = asyncio.get_running_loop()
@@ -133,6 +132,8 @@ class Persister:
         self._loaded: Tasks | None = None
         self._failing = FailingJobs(host, f"turn_failed.cuts.{daemon}", post)
         self._server: PartServer | None = None
+        self._made: set[str] = set()  # the jobs, by uid, whose directories were made early
+        self._openings = 0  # how often it was published that this host keeps checkpoints
         self._fetches: dict[PartOfCut, str] = {}  # what a server waits for; why it did not come
         subjects = everywhere(*(job_facts("*", each.kind()) for each in FOLLOWED))
         subjects += [host_facts("*", each.kind()) for each in HOSTS]
@@ -142,6 +143,7 @@ class Persister:
         self._following = Following(bus, subjects, self._on_fact, self._lose_history, f"{host}.persister")
         self._turns = Turns(self._decide)
         self._closing = False
+        bus.on_connection(self._on_connection)
 
     @property
     def serves_at(self) -> str:
@@ -173,6 +175,7 @@ class Persister:
             self._look()
             if not self._closing:
                 self._turns.begin()
+            self._open()
             serving = await self._serve()
             try:
                 await asyncio.Event().wait()
@@ -180,6 +183,21 @@ class Persister:
                 await serving.stop()
         finally:
             await self._following.stop()
+
+    def _on_connection(self, state: ConnectionState) -> None:
+        """The broker may have forgotten that this host keeps checkpoints (P21)."""
+        if state == "connected" and self._openings:
+            self._open()
+
+    def _open(self) -> None:
+        """Publish that this host keeps checkpoints, and where it serves them: hosts that hold copies are chosen among those."""
+        if self._closing:
+            return
+        self._openings += 1
+        fact = HostStorageOpened(
+            host=self._host, daemon=self._daemon, serves_parts_at=self.serves_at, domain=self._places.domain
+        )
+        self._post(fact, f"storage_opened.{self._daemon}.{self._openings}", "")
 
     async def _serve(self) -> Subscription:
         """Answer servers of this host that restore from a part in the memory of a host."""
@@ -242,9 +260,8 @@ class Persister:
         """Take away what jobs left in shared memory that have ended, or that the stream does not know."""
         alive = self._alive()
         try:
-            for uid in sweep(
-                self._places.shm, [uid + suffix for uid in alive for suffix in ("", COPIES, PARITY)]
-            ):
+            kept = [name_ for each in alive for name_ in directories_of(each)]
+            for uid in sweep(self._places.shm, kept):
                 log.info("shared memory of an ended job is free again", uid=uid)
         except OSError as error:
             log.warning("shared memory of ended jobs cannot be freed", why=str(error))
@@ -309,7 +326,19 @@ class Persister:
         self._decider.decide(happening, self._loop.time())
         self._turns.soon()
 
+    def _make_early(self) -> None:
+        alive = set(self._alive())
+        for uid in alive - self._made:
+            try:
+                for name_ in directories_of(uid):
+                    make_ours(job_directory(self._places.shm, name_))
+            except (RoverError, OSError) as error:
+                log.error("pods cannot stage here", uid=uid, why=str(error))
+        self._made = alive
+
     def _decide(self) -> float | None:
+        if self._places.made_early:
+            self._make_early()
         effects = decide_turn(self._decider, self._loop.time(), self.state.jobs, self._failing)
         wake_s = None
         for effect in effects:
@@ -382,7 +411,7 @@ class Persister:
             self._server = PartServer(
                 self._places.shm, self._places.secret, self._places.bind, self._tasks.parities
             )
-            self._on_serving()
+            self._open()
 
     def _carry_out(
         self,

@@ -25,7 +25,7 @@ from rover_bus.events.checkpoint_facts import (
     PartStaged,
 )
 from rover_bus.events.facts import JobEnded, JobSubmitted
-from rover_bus.events.host_facts import HostLeft, HostRegistered
+from rover_bus.events.host_facts import HostLeft, HostStorageOpened
 from rover_bus.events.job import CheckpointSpec
 from rover_bus.events.settings import DEFAULTS, StorageSettings
 from rover_bus.node.members import HistoryLost
@@ -153,7 +153,7 @@ RunFact = (
     | CheckpointFailed
 )
 PartFact = HostPartDigested | HostPartMirrored | HostStorageSearched
-FollowedFact = JobSubmitted | JobEnded | RunFact | HostRegistered | HostLeft | PartFact
+FollowedFact = JobSubmitted | JobEnded | RunFact | HostStorageOpened | HostLeft | PartFact
 TaskEvent = Begun | Done | GivenUp | Failed | CalledOff
 Happening = FollowedFact | PartFound | PartNeeded | TaskEvent | HistoryLost
 

@@ -17,11 +17,10 @@ from typing import Any
 from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.errors import RoverError
 from rover_bus.events.host_facts import HostFact
-from rover_bus.flash.copies import copies_of, has_good_copy, hold_copy, open_exactly
+from rover_bus.flash.copies import has_good_copy, hold_copy, open_exactly
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
 from rover_bus.flash.location import below, last_name, parse_location
-from rover_bus.flash.parity_slots import parity_of
-from rover_bus.flash.places import job_directory
+from rover_bus.flash.places import directories_of, job_directory
 from rover_bus.flash.retention import Damaged, ReadBack
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, run_path
@@ -291,7 +290,7 @@ class Tasks:
     def _sweep(self, task: StorageTask) -> None:
         self.parities.forget(task.uid)
         self._let_go_of(task.uid)
-        for name in (task.uid, copies_of(task.uid), parity_of(task.uid)):
+        for name in directories_of(task.uid):
             directory = job_directory(self.shm, name)
             if directory.is_dir() and not sweep_job(directory, even_if_staged=True):
                 raise StorageFailed(f"{directory} is still held by a process of its job", delay_s=1.0)

@@ -30,6 +30,7 @@ OF_NO_TENANT = {
         "down",
         "broker",
         "operator",
+        "node-agent",
         "join",
         "decode",
         "predict",

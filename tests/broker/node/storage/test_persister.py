@@ -33,7 +33,6 @@ from rover_bus.events.checkpoints import (
 )
 from rover_bus.events.codec import decode, decode_any, encode
 from rover_bus.events.errors import BusError
-from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.settings import DEFAULTS, StorageSettings
@@ -71,24 +70,9 @@ class HostRig:
         def post(fact: about_hosts.HostFact, what: str, job: str) -> None:
             outbox.post(Letter(fact, f"{life}.{what}", job))
 
-        def register() -> None:
-            capacity = HostCapacity(cores=1, memory_bytes=1 << 30)
-            post(
-                about_hosts.HostRegistered(
-                    host=self.name,
-                    capacity=capacity,
-                    daemon=life,
-                    serves_parts_at=self.persister.serves_at,
-                    domain=self.name,
-                ),
-                f"registered.{time.monotonic_ns()}",
-                "",
-            )
-
-        places = Places(self.root, self.stage.storage, SECRET, patient=self.stage.patient)
-        self.persister = Persister(self.stage.bus, self.name, life, places, post, register)
+        places = Places(self.root, self.stage.storage, SECRET, domain=self.name, patient=self.stage.patient)
+        self.persister = Persister(self.stage.bus, self.name, life, places, post)
         self.tasks = [asyncio.create_task(self.persister.run()), asyncio.create_task(outbox.run())]
-        register()
 
     async def stop(self) -> None:
         await self.persister.close()

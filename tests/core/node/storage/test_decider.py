@@ -13,8 +13,7 @@ from rover_bus.events import checkpoint_facts as cuts
 from rover_bus.events.checkpoints import ManifestContent, PartPlace
 from rover_bus.events.deciding import WakeAt
 from rover_bus.events.facts import JobEnded, JobSubmitted
-from rover_bus.events.host_facts import HostRegistered
-from rover_bus.events.identity import HostCapacity
+from rover_bus.events.host_facts import HostStorageOpened
 from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec
 from rover_bus.events.settings import DEFAULTS
 from rover_bus.node.storage import decider
@@ -341,8 +340,7 @@ def test_a_host_that_goes_moves_only_the_copies_that_it_held():
 
 
 def registered(host):
-    capacity = HostCapacity(cores=1, memory_bytes=1)
-    return HostRegistered(host=host, capacity=capacity, daemon=host, serves_parts_at=f"{host}:1", domain=host)
+    return HostStorageOpened(host=host, daemon=host, serves_parts_at=f"{host}:1", domain=host)
 
 
 def digested(cut, host=OTHER):
@@ -436,14 +434,11 @@ def test_what_a_server_was_refused_is_not_looked_for_again_when_newer_cuts_end(s
 
 def test_the_holder_of_a_group_keeps_its_parity_up_once_every_part_of_the_cut_is_digested():
     third = "host-c"
-    capacity = HostCapacity(cores=2, memory_bytes=1)
     spec = JobSpec(name="ads", program=["x"], data=DataSpec(train="x"), checkpoint=CheckpointSpec(parity=1))
     places = [place(0, OTHER), place(1, third)]
     state = evolve(Persisting(ME), JobSubmitted(job="ads", uid="u1", spec=spec))
     for host in (ME, OTHER, third):
-        state = evolve(
-            state, HostRegistered(host=host, daemon="d", capacity=capacity, serves_parts_at=f"{host}:1")
-        )
+        state = evolve(state, HostStorageOpened(host=host, daemon="d", serves_parts_at=f"{host}:1"))
     state = evolve(state, cuts.CheckpointStaged(parts=places, **about(4)))
     assert decide(state, 0.0) == []
     for each in places:
