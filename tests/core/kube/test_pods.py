@@ -81,6 +81,31 @@ def test_a_template_gives_image_and_volumes_and_the_member_stays_ours() -> None:
     assert made["spec"]["restartPolicy"] == "Never"
 
 
+def test_a_server_sees_the_memory_of_its_own_job_and_no_other_member_any() -> None:
+    theirs = {
+        "volumes": [{"name": "work"}],
+        "containers": [{"name": "main", "volumeMounts": [{"name": "work"}]}],
+    }
+    settings = PodSettings(
+        "example.com/rover", lambda _: "a", memory="/m", templates={"ps": {"spec": theirs}}
+    )
+    server = Incarnation(
+        "clicks", "u1", DesiredMember(member=Member("ps", 0, 1), host="h", command=["python"])
+    )
+    spec = manifest(settings, server, "n", secret=False)["spec"]
+    (main,) = spec["containers"]
+    paths = ["/m/u1", "/m/u1-copies", "/m/u1-parity"]
+    assert [each.get("hostPath") for each in spec["volumes"]] == [
+        None,
+        *({"path": path, "type": "Directory"} for path in paths),
+    ]
+    assert [each.get("mountPath") for each in main["volumeMounts"]] == [None, *paths]
+    assert {"name": "ROVER_STAGING", "value": "/m"} in main["env"]
+    worker = manifest(settings, run(), "n", secret=False)["spec"]
+    assert worker["volumes"] == worker["containers"][0]["volumeMounts"] == []
+    assert "ROVER_STAGING" not in str(worker)
+
+
 def test_a_credential_stands_in_no_pod_and_nothing_is_placed_before_its_secret() -> None:
     made = manifest(SETTINGS, run(), "n", secret=True)
     assert made["spec"]["schedulingGates"] == [{"name": "rover-bus.io/credential"}]
