@@ -2,7 +2,7 @@
 
 Fed by services through the port (bus.py); feeds their handlers. nats_storage.py knows streams and buckets, nats_follow.py their
 readers, nats_micro.py the service protocol, nats_client.py a single client of nats-py, nats_questions.py
-requests. Only those two and this file import nats, and callers import them lazily (0.1 s).
+requests. nats_py.py imports nats for these three, and callers import them lazily (0.1 s).
 
 One way back: nats-py's own reconnection is switched off. Whatever ends a client (a broken connection, a credential that expired,
 an unknown error of the server, a read loop that died and only looks alive) ends it for good, and one supervisor dials a new
@@ -19,10 +19,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self, TypeVar
-
-import nats.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from rover_bus import __version__
 from rover_bus.events import credentials
@@ -56,6 +52,7 @@ from rover_bus.events.nats_client import (
 from rover_bus.events.nats_follow import SILENT_TICKS, NatsFollower, Raw
 from rover_bus.events.nats_kept import KeptInterests, KeptReader
 from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Service, name_endpoints
+from rover_bus.events.nats_py import Client, Msg, nats
 from rover_bus.events.nats_questions import Questions
 from rover_bus.events.nats_storage import PLAIN, NatsStorage, Ways
 from rover_bus.events.nats_tenant import NatsTenantBus

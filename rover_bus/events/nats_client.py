@@ -14,13 +14,9 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
-import nats.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription as ClientSubscription
-
 from rover_bus.events import credentials
 from rover_bus.events.errors import AccessDenied, BrokerUnreachable, InputError, NotConnected, RoverError
+from rover_bus.events.nats_py import Client, ClientSubscription, Msg, nats
 
 CALL_TIMEOUT_S = 5.0
 HEADERS_BYTES = 64 << 10  # more than ours ever hold: below that headers are not counted

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 
-import nats.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-
 from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.errors import BusTimeout, NoResponders, NotConnected
 from rover_bus.events.nats_client import check_payload, denial, translate
+from rover_bus.events.nats_py import Client, Msg, nats
 
 _NO_RESPONDERS = "503"
 
