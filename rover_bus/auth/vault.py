@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rover_bus.events.join_requests import HostJoinRequest
 
 MOST_SECRET_BYTES = 256
+BEFORE_ALL_S = 1  # when a token was made that any other of its account replaces
 ROOT, SYSTEM = "operator", "account-system"  # keys: of NATS's operator, which signs all accounts
 CONTROL, MEMBERS = "account-control", "account-members"
 TENANT = "account-tenant"
@@ -110,15 +111,20 @@ class Vault:
 
     # -- what the broker needs -----------------------------------------------------------------------------------------
 
-    def server_configuration(self, directory: Path) -> str:
-        """Return the lines that make a nats-server enforce all this. `directory`: where it keeps accounts that it is told of."""
+    def server_configuration(self, directory: Path, knows_runs: bool = True) -> str:
+        """Return the lines that make a nats-server enforce all this. `directory`: where it keeps accounts that it is told of.
+
+        `knows_runs`: whether this vault is the one that the Brain notes runs in. Of another, what the server was told of stays: of
+        two tokens of an account it takes the later one.
+        """
         now_s = int(time.time())
         operator, system = self._seed(ROOT), self._seed(SYSTEM)
         token = tokens.operator_token(operator, "rover", tokens.public(system), now_s)
+        since_s = now_s if knows_runs else BEFORE_ALL_S
         signed = {
-            tokens.public(self._seed(each)): self._account_token(each, now_s)
-            for each in (SYSTEM, *self._accounts)
+            tokens.public(self._seed(each)): self._account_token(each, since_s) for each in self._accounts
         }
+        signed[tokens.public(system)] = self._account_token(SYSTEM, now_s)
         preload = "".join(f'  {key}: "{value}"\n' for key, value in signed.items())
         return (
             f'operator: "{token}"\n'
@@ -273,13 +279,14 @@ class Vault:
         except (OSError, ValueError, TypeError):
             return frozenset()
 
-    def admit(self, runs: Iterable[RunOfJob]) -> list[str]:
-        """Note which runs there are; return the tokens of changed accounts to tell the broker. What is not named has no rights any
-        more.
+    def admit(self, runs: Iterable[RunOfJob], every: bool = False) -> list[str]:
+        """Note which runs there are; return the tokens of changed accounts to tell the broker, or of `every` account. What is not
+        named has no rights any more.
         """
         former, wanted = self.runs, frozenset(runs)
         write_secret(self.root / "runs", json.dumps(sorted(wanted)) + "\n")
-        changed = {split_job(run.job)[0] for run in former ^ wanted} & {DEFAULT_TENANT, *self.tenants}
+        known = {DEFAULT_TENANT, *self.tenants}
+        changed = known if every else {split_job(run.job)[0] for run in former ^ wanted} & known
         now_s = int(time.time())
         return [
             self._account_token(each, now_s)

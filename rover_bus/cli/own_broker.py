@@ -31,6 +31,7 @@ class OwnBroker:
     max_file_store_bytes: int = 0
     port: int = 0
     names: Sequence[str] = ()  # it is reached by, besides its address: its certificate has them
+    alone: bool = False  # the Brain has another vault than this
 
 
 A_BROKER = OwnBroker()  # what a stack has unless told otherwise
@@ -47,7 +48,7 @@ def start_broker(home: Home, vault: Vault, wanted: OwnBroker, bind: str) -> Embe
         host=bind,
         port=wanted.port,
         sync=wanted.sync,
-        rights=vault.server_configuration,
+        rights=partial(vault.server_configuration, knows_runs=not wanted.alone),
         max_file_store_bytes=wanted.max_file_store_bytes,
     )
     if bind != LOOPBACK:

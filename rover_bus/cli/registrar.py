@@ -76,14 +76,14 @@ async def register_runs(bus: Bus, system: Bus, vault: Vault) -> None:
         take(stored)
     newest = max((stored.sequence for stored in former), default=0)
     following = await bus.follow(FACTS, filters, take, start=newest + 1)
-    told = vault.runs
+    told: frozenset[RunOfJob] | None = None  # the broker may know less than the vault, or a former release
     try:
         while True:
             changed.clear()
             now_s = time.monotonic()
             wanted = register.admitted(now_s)
             if wanted != told:
-                await _tell(system, vault, wanted)
+                await _tell(system, vault, wanted, every=told is None)
                 told = wanted
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(register.next_end_s() - now_s, 3600.0)):
@@ -92,9 +92,9 @@ async def register_runs(bus: Bus, system: Bus, vault: Vault) -> None:
         await following.stop()
 
 
-async def _tell(system: Bus, vault: Vault, runs: frozenset[RunOfJob]) -> None:
+async def _tell(system: Bus, vault: Vault, runs: frozenset[RunOfJob], every: bool) -> None:
     """Give these runs their rights, and no others, until the broker has taken it in."""
-    for token in vault.admit(runs):
+    for token in vault.admit(runs, every):
         while True:
             try:
                 await tell(system, token)

@@ -60,7 +60,7 @@ def broker(
     """
     home, address = Home.find(directory), check_bind(bind or LOOPBACK)
     limit = parse_bytes(max_store, "--max-store") if max_store else 0
-    wanted = OwnBroker(sync, limit, port, names)
+    wanted = OwnBroker(sync, limit, port, names, alone=True)
     try:
         home.create()
         lock = home.hold()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from outside import ROVER, rover
 from patience import PATIENCE_S, until
+from small_job import SmallJob
 
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
@@ -81,6 +83,38 @@ def test_a_stack_runs_on_a_broker_alone_which_is_started_again_and_leaves_nothin
             second = server_of(process)
     assert not second.is_running()
     assert "broker" in (tmp_path / "said").read_text(), "the end of the first one is said"
+
+
+def test_members_keep_their_rights_when_the_broker_is_started_again_with_keys_that_know_no_runs(
+    tmp_path: Path,
+) -> None:
+    """The Brain notes in its own vault which runs there are; the broker's knows none, as in a pod that is made again."""
+    home, port = tmp_path / "broker", free_port()
+    with ExitStack() as ends:
+        first = ends.enter_context(broker_alone(home, port))
+        shutil.copytree(Home(home).auth, tmp_path / "auth")
+        other = OtherBroker(f"tls://{ADDRESS}:{port}", tmp_path / "auth" / "creds" / "operator.creds")
+        stack = RunningStack(tmp_path / "stack", broker=other, here=Here("h2"), disposable=True)
+        ends.enter_context(stack)
+        job = SmallJob(
+            folder=tmp_path,
+            home=stack.home.root,
+            rows=2_000,
+            epochs=1,
+            workers=2,
+            servers=1,
+            checkpoint='every = "1h"',
+        )
+        job.submit()
+        job.until(lambda: job.facts("epoch.opened"), "training")
+        assert not Vault(Home(home).auth).runs
+        first.terminate()
+        assert first.wait(PATIENCE_S) == 0
+        ends.enter_context(broker_alone(home, port))
+        job.complete()
+        ended = [each["exit"]["reason"] for each in job.facts("member.ended")]
+        assert set(ended) <= {"drained", "finished"}, ended
+        assert not job.facts("member.lost")
 
 
 def test_two_brokers_of_one_directory_and_an_address_of_another_machine_are_refused(tmp_path: Path) -> None:
