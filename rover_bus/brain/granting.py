@@ -24,6 +24,7 @@ from rover_bus.brain.state import BrainState, KnownJob, counted
 from rover_bus.brain.totals import Total, Totals, present, totals_of
 from rover_bus.brain.wishes import CapacityLeft, Wish, size_after
 from rover_bus.events.facts import Size
+from rover_bus.events.subjects import as_seen_by, split_job
 
 MOST_HALVED = 3  # times that a start's members may be made half as large to find room
 LOOKED_AT = 16  # of the roomiest hosts, to say how much the roomiest has
@@ -177,7 +178,8 @@ def _grant_by_sums(name: str, wish: Wish, state: BrainState, quotas: Mapping[str
             size=wish.size
         )  # no other job is concerned; alone on its machines it is its own affair
     if coming := _room_to_come(name, job, wanted, totals, quota):
-        left = CapacityLeft(Reason.WAITS_FOR_ROOM, f"{', '.join(coming)} shrinks first")
+        seen = dict.fromkeys(as_seen_by(split_job(name)[0], each) for each in coming)
+        left = CapacityLeft(Reason.WAITS_FOR_ROOM, f"{', '.join(seen)} shrinks first")
         return GrantedSize(size=None, left=left, waits_for=coming)
     own, others = _claim(name, job, wish), _others(name, state)
     claims = [own, *(_standing(key, other, job) for key, other in others.items())]

@@ -19,6 +19,7 @@ from rover_bus.brain.state import BrainState, KnownJob, charge_of
 from rover_bus.brain.totals import totals_of
 from rover_bus.events.facts import Size
 from rover_bus.events.job import JobSpec, RoleSpec
+from rover_bus.events.subjects import split_job
 
 NARROW = 0.85  # what a start with half the cores a member is worth: most users ask for too many cores and too few members
 BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of its own
@@ -33,7 +34,8 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
         servers=round(spec.servers.start * usual.servers) or max(1, round(cores / 4)),
     )
     now_s = len(state.past) * BETWEEN_JOBS_S
-    decision = decide_start(traits_of(spec), state.past, now_s, small)
+    tenant = split_job(spec.name)[0]
+    decision = decide_start(traits_of(spec), state.past, now_s, small, tenant=tenant)
     start, known = decision.allocation, decision.reason == Reason.WARM_START
     if not known and (outgrown := _outgrown(spec, small)):
         decision = msgspec.structs.replace(decision, detail=f"{decision.detail}; {outgrown}")

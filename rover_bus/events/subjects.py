@@ -70,6 +70,14 @@ def split_job(job: str) -> tuple[str, str]:
     return (tenant, bare) if slash else (DEFAULT_TENANT, job)
 
 
+def as_seen_by(tenant: str, job: str) -> str:
+    """Return what the people of a tenant may read of a job: its name where it is theirs; those of `default` read all names."""
+    whose, bare = split_job(job)
+    if tenant in ("", DEFAULT_TENANT):
+        return job
+    return bare if whose == tenant else "a job of another tenant"
+
+
 def job_name(job: str) -> str:
     """Return a job's name, with or without its tenant's. Raises NameRefused like `name`."""
     tenant, slash, bare = job.partition("/")

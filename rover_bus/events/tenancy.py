@@ -16,8 +16,8 @@ import msgspec
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, BusTimeout, NotConnected
 from rover_bus.events.fact import Fact
-from rover_bus.events.facts import JobSubmitted
-from rover_bus.events.subjects import DEFAULT_TENANT, qualified, split_job
+from rover_bus.events.facts import JobSubmitted, PlanProposed, PlanWithheld
+from rover_bus.events.subjects import DEFAULT_TENANT, as_seen_by, qualified, split_job
 
 PATIENCE_S = 5.0  # with a tenant's store that refuses: after a broker's start it may not be read yet
 AGAIN_S = 0.1
@@ -44,9 +44,17 @@ def of_account(bus: Bus, fact: M) -> tuple[Bus, M]:
 
 
 def bare(message: M) -> M:
-    """Return a fact as its tenant's account calls its job."""
+    """Return a fact as its tenant's account calls its job, without the name of any other tenant's job."""
     tenant, job = split_job(getattr(message, "job", ""))
-    return message if tenant == DEFAULT_TENANT else msgspec.structs.replace(message, job=job)
+    if tenant == DEFAULT_TENANT:
+        return message
+    if isinstance(message, PlanProposed):
+        seen = [as_seen_by(tenant, each) for each in message.released_by]
+        return msgspec.structs.replace(message, job=job, released_by=seen)
+    if isinstance(message, PlanWithheld):
+        seen = [as_seen_by(tenant, each) for each in message.waits_for]
+        return msgspec.structs.replace(message, job=job, waits_for=seen)
+    return msgspec.structs.replace(message, job=job)
 
 
 class TenantStores:

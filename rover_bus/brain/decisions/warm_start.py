@@ -14,6 +14,7 @@ import msgspec
 
 from rover_bus.brain.decisions.plans import Allocation, PlanDecision, Prices
 from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.events.subjects import as_seen_by
 
 MOMENTUM = 0.22
 MOST_SIMILAR = 10
@@ -78,9 +79,17 @@ def recency(age_s: float, half_life_s: float = 14 * _DAY_S) -> float:
 
 
 def decide_start(
-    traits: JobTraits, history: Sequence[PastJob], now_s: float, small: Allocation, momentum: float = MOMENTUM
+    traits: JobTraits,
+    history: Sequence[PastJob],
+    now_s: float,
+    small: Allocation,
+    momentum: float = MOMENTUM,
+    tenant: str = "",
 ) -> PlanDecision:
-    """First plan of a job: from its most similar predecessors, or `small` when there is none (then probes follow)."""
+    """First plan of a job: from its most similar predecessors, or `small` when there is none (then probes follow).
+
+    `tenant`: whose people read the reason.
+    """
     ranked = sorted(
         (
             (similarity(traits, old.traits) * recency(now_s - old.ended_at_s), old)
@@ -101,7 +110,7 @@ def decide_start(
         worker_cores=worker_cores,
         worker_memory_bytes=max(a.worker_memory_bytes for a in least_first),
     )
-    names = ", ".join(f"{old.job} ({weight:.2f})" for weight, old in used)
+    names = ", ".join(f"{as_seen_by(tenant, old.job)} ({weight:.2f})" for weight, old in used)
     scores = {old.job: weight for weight, old in used}
     return PlanDecision(
         allocation=allocation, reason=Reason.WARM_START, scores=scores, detail=f"from {names}"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rover_bus.brain import granting
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.granting import cores_left_for, grant, shrinks_after_loss
 from rover_bus.brain.history import traits_of
@@ -262,3 +263,31 @@ def test_a_start_that_no_ending_makes_room_for_is_refused_and_says_what_to_do() 
         "larger_than_cluster",
         "refused: 1 worker and 1 server need 4.5 cores, and the cluster has 2 in all: ask for less, or add a host",
     )
+
+
+def test_a_warm_start_names_to_a_tenant_its_own_jobs_alone() -> None:
+    state = cluster({}, 8.0)
+    state.past = [
+        msgspec.structs.replace(past(2, 1), job=each) for each in ("ads/former", "maps/secret", "loose")
+    ]
+    seen = {}
+    for name in ("ads/new", "new"):
+        _, decision, _ = first_size(of_ann(name=name), state)
+        seen[name] = decision.detail
+    assert "former (" in seen["ads/new"]
+    assert seen["ads/new"].count("a job of another tenant") == 2
+    assert not [name for name in ("secret", "loose", "maps") if name in seen["ads/new"]]
+    assert "maps/secret" in seen["new"]
+
+
+def test_a_tenant_that_waits_for_room_reads_whose_shrink_it_is_only_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = Size(workers=1, servers=1, worker_cores=0.25, server_cores=0.25)
+    state = cluster({"ads/new": job(None), "maps/secret": job(small)}, cores=0.6)
+    coming = ["ads/old", "maps/secret", "maps/other"]
+    monkeypatch.setattr(granting, "_room_to_come", lambda *_: coming)
+    answer = grant("ads/new", Wish(size=small, step="start", constant=Reason.COLD_START), state, {})
+    assert answer.waits_for == coming, "the Brain's own log has the names"
+    assert answer.left is not None
+    assert answer.left.detail == "old, a job of another tenant shrinks first"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from told import told
 
 from rover_bus.events.bus import Stored
 from rover_bus.events.errors import BadMessage, BusError, NotConnected
-from rover_bus.events.facts import JobPauseRequested, JobSubmitted
+from rover_bus.events.facts import JobPauseRequested, JobSubmitted, PlanProposed, PlanWithheld
 from rover_bus.events.host_facts import HostLeft, HostRegistered
 from rover_bus.events.identity import HostCapacity, Member, Process
 from rover_bus.events.intake import is_of
@@ -118,3 +119,28 @@ def test_a_tenant_whose_store_refuses_is_tried_patiently_once_and_then_once_a_fa
         assert len(attempts) == 23
 
     asyncio.run(run())
+
+
+OTHERS = [
+    "ads/demo",
+    "maps/secret",
+    "loose",
+]  # its own, another tenant's, and one of the control account itself
+
+
+@pytest.mark.parametrize(
+    ("fact", "names"),
+    [
+        (PlanProposed(job="ads/new", plan=1, workers=2, servers=1, released_by=OTHERS), "released_by"),
+        (PlanWithheld(job="ads/new", constant="waits_for_room", waits_for=OTHERS), "waits_for"),
+    ],
+    ids=["proposed", "withheld"],
+)
+def test_a_plan_that_a_tenant_reads_names_no_job_of_another_tenant(
+    fact: PlanProposed | PlanWithheld, names: str
+) -> None:
+    seen = bare(fact)
+    assert seen.job == "new"
+    assert getattr(seen, names) == ["demo", "a job of another tenant", "a job of another tenant"]
+    own = msgspec.structs.replace(fact, job="new")
+    assert bare(own) == own, "the control account's people read all names"
