@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
@@ -29,6 +29,14 @@ COLUMNS = ("job", "uid", "cut", "generation", "state", "ready_at", "parts", "fil
 DAMAGED = 1  # the exit code when something is not as it was written
 
 
+class NamedStack(NamedTuple):
+    """The options that name a stack, which is asked where a job's checkpoints lie."""
+
+    directory: str
+    url: str
+    secret_file: str
+
+
 @click.group()
 def checkpoint() -> None:
     """List, verify, restore and prune checkpoints, straight from their storage."""
@@ -39,17 +47,18 @@ def on_storage(command: F) -> F:
 
     With a tenant and no job it gets `TENANT/`.
     """
-    from rover_bus.cli.connection import split_name, tenant_option
+    from rover_bus.cli.connection import split_name, stack_options
     from rover_bus.events.subjects import qualified
 
     @wraps(command)
-    def run(*arguments: Any, whose: str, **options: Any) -> Any:
+    def run(*arguments: Any, whose: str, directory: str, url: str, secret_file: str, **options: Any) -> Any:
         tenant = split_name(options, whose)
-        return command(*arguments, **options | {"job": qualified(tenant, options["job"])})
+        named = NamedStack(directory, url, secret_file)
+        return command(*arguments, named=named, **options | {"job": qualified(tenant, options["job"])})
 
     wrapped: Any = run
     for option in (
-        tenant_option,
+        stack_options,
         click.option("--uid", default="", help="The run, where a name was used more than once [the last]."),
         click.option(
             "--storage",
@@ -57,28 +66,30 @@ def on_storage(command: F) -> F:
             metavar="DIR|URL",
             help="Where checkpoints lie, a directory or s3://bucket/prefix [as the job file says, else the stack's own].",
         ),
-        click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."),
     ):
         wrapped = option(wrapped)
     return cast("F", wrapped)
 
 
-def _storage(job: str, storage: str, directory: str) -> Location:
+def _storage(job: str, storage: str, named: NamedStack) -> Location:
     """The place that is named; else what a running stack knows of the job; else the state directory's own."""
     from rover_bus.cli.home import Home
     from rover_bus.events.errors import InputError
     from rover_bus.flash.location import parse_location
 
     if storage:
-        named = parse_location(storage)
-        if isinstance(named, Path) and not named.is_dir():
-            raise InputError(f"there is no directory {named}: --storage names where checkpoints lie")
-        return named.absolute() if isinstance(named, Path) else named
-    return _path_of(job, directory) or Home.find(directory).of_running().checkpoints
+        place = parse_location(storage)
+        if isinstance(place, Path) and not place.is_dir():
+            raise InputError(f"there is no directory {place}: --storage names where checkpoints lie")
+        return place.absolute() if isinstance(place, Path) else place
+    return _path_of(job, named) or Home.find(named.directory).of_running().checkpoints
 
 
-def _path_of(job: str, directory: str) -> Location | None:
-    """Where the job file puts its checkpoints; None if it does not say, or no stack runs here that could be asked."""
+def _path_of(job: str, named: NamedStack) -> Location | None:
+    """Where the job file puts its checkpoints; None if it does not say, or no stack runs here that could be asked.
+
+    Raises RoverError where --url names one that cannot be asked.
+    """
     from rover_bus.cli.connection import find_stack, visit
     from rover_bus.events.errors import RoverError
     from rover_bus.events.facts import JobSubmitted
@@ -88,26 +99,28 @@ def _path_of(job: str, directory: str) -> Location | None:
 
     tenant, bare = split_job(job)
     try:
-        stack = find_stack(directory, "", "", tenant) if bare else None
+        stack = find_stack(*named, tenant) if bare else None
         subject = job_fact(bare, JobSubmitted.kind())
         fact = visit(stack, lambda bus: last_fact(bus, subject, JobSubmitted)) if stack else None
         spec = fact.spec if fact is not None else None
     except RoverError:
+        if named.url:
+            raise  # the state directory here is not that stack's
         return None
     return parse_location(spec.checkpoint.path) if spec and spec.checkpoint and spec.checkpoint.path else None
 
 
-def _find(job: str, uid: str, storage: str, directory: str) -> Run:
+def _find(job: str, uid: str, storage: str, named: NamedStack) -> Run:
     from rover_bus.flash.storage import find_run
 
-    return find_run(_storage(job, storage, directory), job, uid)
+    return find_run(_storage(job, storage, named), job, uid)
 
 
 @checkpoint.command(name="list")
 @click.argument("job", shell_complete=complete_jobs, default="")
 @output_option
 @on_storage
-def list_(job: str, output: str, uid: str, storage: str, directory: str) -> None:
+def list_(job: str, output: str, uid: str, storage: str, named: NamedStack) -> None:
     """List the checkpoints of JOB, or of all jobs, newest first: those that are ready, and those that were set aside as damaged."""
     from rover_bus.flash.errors import NoCheckpoint
     from rover_bus.flash.retention import list_damaged
@@ -115,7 +128,7 @@ def list_(job: str, output: str, uid: str, storage: str, directory: str) -> None
 
     rows, found, said = [], [], ""
     try:
-        found = list_runs(_storage(job, storage, directory), "" if job.endswith("/") else job)
+        found = list_runs(_storage(job, storage, named), "" if job.endswith("/") else job)
     except NoCheckpoint as error:
         if job and not job.endswith("/"):
             raise
@@ -181,13 +194,13 @@ def _complain(lines: list[str]) -> None:
 @click.option("--cut", type=int, help="Only this one [all].")
 @output_option
 @on_storage
-def verify(job: str, cut: int | None, output: str, uid: str, storage: str, directory: str) -> None:
+def verify(job: str, cut: int | None, output: str, uid: str, storage: str, named: NamedStack) -> None:
     """Read every byte of the checkpoints of JOB and compare digests. Exit code 1 if one is damaged; the line says where."""
     from rover_bus.flash.errors import NoCheckpoint
     from rover_bus.flash.persist import verify as verify_cut
     from rover_bus.flash.storage import find_cut, survey
 
-    run = _find(job, uid, storage, directory)
+    run = _find(job, uid, storage, named)
     ready, refused = survey(run)
     if cut is not None:
         ready, refused = [find_cut(ready, cut)], []
@@ -208,13 +221,13 @@ def verify(job: str, cut: int | None, output: str, uid: str, storage: str, direc
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--cut", type=int, help="This one, or nothing [the newest that is whole].")
 @on_storage
-def restore(job: str, out: Path, cut: int | None, uid: str, storage: str, directory: str) -> None:
+def restore(job: str, out: Path, cut: int | None, uid: str, storage: str, named: NamedStack) -> None:
     """Write the model of a checkpoint of JOB to OUT (.npz), every byte checked; an older one is taken if the newest is damaged.
 
     As `rover export` does: dense arrays, and tables as rows and `<name>.ids`. Parts of other programs come as `<part>/<array>`.
     A job starts from a checkpoint with `rover submit --from-checkpoint`; this is for looking inside, and for other programs.
     """
-    run = _find(job, uid, storage, directory)
+    run = _find(job, uid, storage, named)
     ready, parts, passed_over = read_newest(run, cut)
     _complain(passed_over)
     for name, values in _write_arrays(out, parts, ready.manifest).items():
@@ -288,13 +301,13 @@ def _as_model(parts: dict[str, RestoredPart], manifest: Manifest) -> ModelFile |
 @click.option("--dry-run", is_flag=True, help="Say what would go, and leave it.")
 @on_storage
 def prune(  # noqa: PLR0913 - the options of a command
-    job: str, last: int, every: int, damaged: bool, dry_run: bool, uid: str, storage: str, directory: str
+    job: str, last: int, every: int, damaged: bool, dry_run: bool, uid: str, storage: str, named: NamedStack
 ) -> None:
     """Remove older checkpoints of JOB, and files that none of the others needs. The newest that is whole always stays.
 
     A newer one is read back before an older one goes. What is damaged is moved to `damaged/` beside them and not counted.
     """
-    run = _find(job, uid, storage, directory)
+    run = _find(job, uid, storage, named)
     if damaged:
         _free_damaged(run, dry_run)
     elif dry_run:
