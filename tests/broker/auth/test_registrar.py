@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -163,5 +164,28 @@ def test_a_second_registrar_takes_no_rights_before_it_has_read_all(tmp_path: Pat
             await asyncio.gather(second, return_exceptions=True)
             for bus in (*workers, system):
                 await bus.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ahead_s", [300.0, -300.0])
+def test_a_clock_that_is_minutes_off_takes_no_rights_before_a_jobs_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    monkeypatch.setattr(registrar, "FAREWELL_S", 4.0)
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + ahead_s)
+
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            await on.submit("ads")
+            worker = await on.member("worker", "ads")
+            ended = loss_of(worker)
+            await on.end("ads")
+            await asyncio.sleep(1.5)
+            assert worker.connected
+            assert not ended.is_set()
+            await until_lost(ended)
+            await worker.close()
 
     asyncio.run(run())
