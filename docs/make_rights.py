@@ -22,7 +22,8 @@ real nats-server (`tests/broker/auth`). What no line gives is denied. Why it is 
 Each process is a user of NATS with the rights of one role. `<job>`, `<host>` and `<user>` are its own: its credentials name
 them, and the broker fills them in. Every user may listen on an inbox of its own (`_INBOX.<user>.>`) and on no other. The account
 `tenant` is a tenant's own; of the tenant `default` it is the control account ([0050](design/0050-tenants.md)). Members stand in an
-account that holds no stream; what they use of their tenant's account is exported to them subject by subject. What stands behind
+account that holds no stream, and so do observers and viewers in theirs; what they use of their tenant's account is exported to them
+subject by subject, and what a stream answers comes back there and no further. What stands behind
 `tenant.*.` lies in another account: so the control account's users reach that of every tenant.
 """
 

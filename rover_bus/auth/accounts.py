@@ -1,10 +1,10 @@
-"""The accounts of a stack: the system's, the control account, each tenant's with its streams, and the members' without any.
+"""The accounts of a stack: the system's, the control account, each tenant's with its streams, members' and observers' without any.
 
 Fed by vault.py with public keys; feeds it the claims to sign. What members may use of their tenant's account is exported and
 imported subject by subject, derived from their rights: what no role has, the account cannot reach. The tenant `default` has its
 streams in the control account. What crosses between the control account and another tenant's stands here, and nothing else does
 (docs/design/0050): the control account reaches the tenant's streams; the tenant asks the keeper and the daemons, and looks up
-two buckets, without consumers.
+two buckets, without consumers. What only looks stands in an account of its own beside each: what a stream answers comes back there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rover_bus.auth import tokens
-from rover_bus.auth.roles import JOB, ROLES, Account, RoleName, crossings
+from rover_bus.auth.roles import (
+    ABOUT_SERVICES,
+    EVERY_STREAM,
+    JOB,
+    OF_TENANTS,
+    ROLES,
+    STORE,
+    Account,
+    RoleName,
+    crossings,
+)
 from rover_bus.events.nats_jetstream import API, bucket_stream
-from rover_bus.events.streams import FACTS, LOG, PRESENCE, PROFILES, SETTINGS
+from rover_bus.events.streams import FACTS, LOG, LOOKED_UP, PROFILES
 from rover_bus.events.subjects import (
     CONTROL,
     DEFAULT_TENANT,
@@ -31,11 +41,28 @@ _DAEMONS, _KEEPER = "rover.daemon.>", "rover.keeper.>"
 _STORED = ("rover.job.>", "rover.host.>", "$KV.>")  # what the control account stores with a tenant
 _FLOWS = tuple(f"$JS.FC.{stream}.>" for stream in (LOG, FACTS, PROFILES))
 _LOOKED_UP = tuple(
-    f"{API}.DIRECT.GET.{bucket_stream(bucket)}{rest}"
-    for bucket in (PRESENCE, SETTINGS)
-    for rest in ("", ".>")
+    f"{API}.DIRECT.GET.{bucket_stream(bucket)}{rest}" for bucket in LOOKED_UP for rest in ("", ".>")
 )
 MANY = "Stream"  # answers to one request
+EVERYTHING = "rover.>"
+_ASKED = tuple(f"{API}.{call}" for call in ("STREAM.MSG.GET.*", "STREAM.INFO.*", *STORE))
+_READ = (f"{API}.DIRECT.GET.>", *_ASKED)
+# What the control account shows: how it is shared, and whether one request has many answers.
+_SHOWN: dict[str, tuple[str, str]] = {
+    **{each: ("service", MANY if "DIRECT" in each else "") for each in _READ},
+    ABOUT_SERVICES: ("service", MANY),
+    EVERYTHING: ("stream", ""),
+}
+
+
+def _read_in(streams: Iterable[str]) -> list[str]:
+    """Return what reads these streams, by the names that they have where they are.
+
+    Not all at once: a broker takes it for a cycle, and leaves it out, when an account imports under its own name what the exporting
+    account's importers look up there (`_LOOKED_UP`). Those buckets are read one message at a time (nats_wire.py).
+    """
+    direct = (f"{API}.DIRECT.GET.{stream}{rest}" for stream in streams for rest in ("", ".>"))
+    return [*(each for each in direct if each not in _LOOKED_UP), *_ASKED]
 
 
 class Signer(NamedTuple):
@@ -54,11 +81,13 @@ def system_claims() -> dict[str, Any]:
 
 def control_claims(signers: Iterable[Signer], tenants: Mapping[str, str]) -> dict[str, Any]:
     """Return the claims of the control account. `signers`: of any account; `tenants`: the public keys of their accounts."""
-    exports = [_export(subject, kind) for subject, kind in _crossing()]
+    exports = [
+        _export(subject, kind) for subject, kind in _crossing() if not _is_within(subject, kind, _SHOWN)
+    ]
+    exports += [_export(subject, kind, answers) for subject, (kind, answers) in _SHOWN.items()]
     imports = []
     if tenants:
         exports += [_export(of_tenant("*", each), "service") for each in (_DAEMONS, _KEEPER)]
-        exports += [_export(each, "service", MANY) for each in _LOOKED_UP]
         imports = [each for tenant, key in sorted(tenants.items()) for each in _of_tenant(tenant, key)]
     scopes = _scopes(signers, DEFAULT_TENANT, "control", "tenant")
     return tokens.account_body(stores=True, scopes=scopes, exports=exports, imports=imports)
@@ -66,15 +95,15 @@ def control_claims(signers: Iterable[Signer], tenants: Mapping[str, str]) -> dic
 
 def tenant_claims(signers: Iterable[Signer], tenant: str, control: str) -> dict[str, Any]:
     """Return the claims of a tenant's account. `control`: the control account's public key."""
-    whole = (f"{API}.>", *_STORED, *_FLOWS)
+    whole = dict.fromkeys((*_STORED, *_FLOWS), ("service", ""))
+    whole |= dict.fromkeys((*_delivered(tenant), EVERYTHING), ("stream", ""))
+    whole[f"{API}.>"] = ("service", MANY)
     exports = [
         _export(subject, kind)
         for subject, kind in _crossing()
-        if not _is_of_control(subject)
-        and not (kind == "service" and any(matches(each, subject) for each in whole))
+        if not _is_of_control(subject) and not _is_within(subject, kind, whole)
     ]
-    exports += [_export(each, "service", MANY if each.startswith(API) else "") for each in whole]
-    exports += [_export(each, "stream") for each in _delivered(tenant)]
+    exports += [_export(subject, kind, answers) for subject, (kind, answers) in whole.items()]
     imports = [_import(of_tenant(tenant, each), "service", control, each) for each in (_DAEMONS, _KEEPER)]
     imports += [_import(each, "service", control, f"{CONTROL}{each}") for each in _LOOKED_UP]
     scopes = _scopes(signers, tenant, "tenant")
@@ -91,6 +120,31 @@ def members_claims(signers: Iterable[Signer], tenant: str, account: str, control
     if account != control:
         imports += [_import(of_tenant(tenant, _DAEMONS), "service", control, _DAEMONS)]
     scopes = _scopes(signers, tenant, "members")
+    return tokens.account_body(stores=False, scopes=scopes, exports=[], imports=imports)
+
+
+def observers_claims(
+    signers: Iterable[Signer], tenant: str, accounts: Mapping[str, str], control: str
+) -> dict[str, Any]:
+    """Return the claims of the account of those who only look at a tenant. `accounts`: public keys of the tenants that there are;
+    `control`: the control account's. Who looks at `default` looks at all tenants.
+    """
+    if tenant == DEFAULT_TENANT:
+        imports = [
+            _import(each, "service", control, each) for each in (*_read_in(EVERY_STREAM), ABOUT_SERVICES)
+        ]
+        imports += [_import(EVERYTHING, "stream", control, EVERYTHING)]
+        imports += [
+            _import(each, "service", key, of_tenant(named, each))
+            for named, key in sorted(accounts.items())
+            for each in _READ
+        ]
+    else:
+        imports = [_import(each, "service", accounts[tenant], each) for each in _read_in(OF_TENANTS)]
+        imports += [_import(EVERYTHING, "stream", accounts[tenant], EVERYTHING)]
+        imports += [_import(of_tenant(tenant, _DAEMONS), "service", control, _DAEMONS)]
+        imports += [_import(each, "service", control, f"{CONTROL}{each}") for each in _LOOKED_UP]
+    scopes = _scopes(signers, tenant, "observers")
     return tokens.account_body(stores=False, scopes=scopes, exports=[], imports=imports)
 
 
@@ -111,6 +165,11 @@ def _delivered(tenant: str) -> tuple[str, str]:
 def _is_of_control(subject: str) -> bool:
     """Whether the control account's processes answer it, for members of any tenant."""
     return subject.startswith((_DAEMONS.removesuffix(">"), "rover.registrar."))
+
+
+def _is_within(subject: str, kind: str, exports: Mapping[str, tuple[str, str]]) -> bool:
+    """Whether an export takes it in already: a broker refuses an account that exports a subject twice."""
+    return any(kind == of and matches(each, subject) for each, (of, _) in exports.items())
 
 
 def _crossing() -> list[tuple[str, str]]:

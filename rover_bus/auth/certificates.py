@@ -48,6 +48,10 @@ def make_authority(now: datetime) -> Pair:
     return _pair(built.sign(key, hashes.SHA256()), key)
 
 
+# A server of a cluster is a client of the others.
+USES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+
+
 def make_served(authority: Pair, addresses: Iterable[str], now: datetime) -> Pair:
     """Return a certificate for what listens at these addresses (IPv4, IPv6 or names), signed by the authority."""
     signer = x509.load_pem_x509_certificate(authority.certificate.encode())
@@ -58,7 +62,7 @@ def make_served(authority: Pair, addresses: Iterable[str], now: datetime) -> Pai
         _builder(_name(names[0]), signer.subject, key.public_key(), now, SERVED_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(USES), critical=False)
         .add_extension(x509.SubjectAlternativeName([_address(each) for each in names]), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False

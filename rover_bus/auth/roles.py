@@ -35,6 +35,7 @@ from rover_bus.events.streams import (
     JOINED,
     LEADERS,
     LOG,
+    LOOKED_UP,
     OF_TENANT,
     POSITIONS,
     PRESENCE,
@@ -48,7 +49,7 @@ from rover_bus.events.streams import (
 from rover_bus.events.streams import FACTS as FACT_STREAM
 
 Action = Literal["publish", "subscribe", "request", "stream API"]
-Account = Literal["control", "tenant", "members"]
+Account = Literal["control", "tenant", "members", "observers"]
 RoleName = Literal[
     "brain", "daemon", "master", "worker", "ps", "operator", "observer", "joiner", "submitter", "viewer"
 ]
@@ -176,6 +177,21 @@ def _reading_calls(*streams: str) -> tuple[Right, ...]:
         )
     ]
     return _call("read", *calls)
+
+
+def _looking(*streams: str) -> tuple[Right, ...]:
+    """Read streams and buckets without making anything: no consumer."""
+    looked_up = [bucket_stream(bucket) for bucket in LOOKED_UP]  # by single gets (accounts.py)
+    calls = [
+        call
+        for stream in streams
+        for call in (
+            f"STREAM.INFO.{stream}",
+            f"STREAM.MSG.GET.{stream}",
+            *(() if stream in looked_up else (f"DIRECT.GET.{stream}", f"DIRECT.GET.{stream}.>")),
+        )
+    ]
+    return (*_call("read", *calls), *_call("what the store holds", *STORE))
 
 
 def _declaring() -> tuple[Right, ...]:
@@ -364,15 +380,13 @@ OPERATOR = Role(
 
 OBSERVER = Role(
     "observer",
-    "control",
+    "observers",
     "a person, or a program for people, that only looks",
     (
         *_request("questions about services", ABOUT_SERVICES),
         *_subscribe("everything", "rover.>"),
-        *_reading(*EVERY_STREAM),
-        *_call("what the store holds", *STORE),
-        *_subscribe("what is read of tenants", subjects.seen_of_tenant("*", ">")),
-        *_in_tenants((*_reading_calls(*OF_TENANTS), *_call("what the store holds", *STORE))),
+        *_looking(*EVERY_STREAM),
+        *_in_tenants(_looking(*OF_TENANTS)),
     ),
 )
 
@@ -383,12 +397,10 @@ JOINER = Role(
     (*_request("to join", subjects.registrar(USER, JOIN)),),
 )
 
-_LOOKING = (
+_OF_A_TENANT = (
     *_request("what members wrote", subjects.daemon("*", "log")),
     *_subscribe("everything of its tenant", "rover.>"),
-    *_reading(*OF_TENANTS),
-    *_call("what the store holds", *STORE),
-    *_looking_up(PRESENCE, SETTINGS),
+    *_looking_up(*LOOKED_UP),
 )
 
 SUBMITTER = Role(
@@ -399,12 +411,17 @@ SUBMITTER = Role(
         *_publish("what people ask of jobs", *_job_kinds("*", OF_SUBMITTERS)),
         *_request("forgetting a job that has ended", subjects.keeper("*", FORGET)),
         *_request("would a program start", subjects.daemon("*", "program")),
-        *_LOOKING,
+        *_OF_A_TENANT,
+        *_reading(*OF_TENANTS),
+        *_call("what the store holds", *STORE),
     ),
 )
 
 VIEWER = Role(
-    "viewer", "tenant", "a person, or a program for people, that only looks at one tenant", _LOOKING
+    "viewer",
+    "observers",
+    "a person, or a program for people, that only looks at one tenant",
+    (*_OF_A_TENANT, *_looking(*OF_TENANTS)),
 )
 
 ROLES: dict[RoleName, Role] = {

@@ -3,8 +3,8 @@
 In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made once and kept over upgrades), `keys/NAME.pub` (of
 accounts: a host needs no more of them to make its members' credentials), `keys/sockets` (from which the secrets of jobs' sockets
 are derived), `keys/authority.key` and `authority.pem` (its certificate authority, once it listens beyond loopback), `tenants`
-(beside `default`), `runs` (of jobs whose members have rights now), and `creds/ROLE[-HOST].creds` (of its processes and people,
-again at each start).
+(beside `default`), `runs` (of jobs whose members have rights now), `issued` and `revoked` (users.py), and
+`creds/ROLE[-HOST].creds` (of its processes and people, again at each start).
 Fed by the stack's start and, on a host, by whatever starts members; feeds the broker's configuration and processes. A copy of
 the directory gives all rights: it is backed up with the store, and never printed. Members' credentials are not written down at all.
 """
@@ -14,11 +14,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,6 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
 from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES, RoleName
+from rover_bus.auth.secret_files import read_or_make, write_secret
+from rover_bus.auth.users import GivenUser, GivenUsers
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError
 from rover_bus.events.subjects import DEFAULT_TENANT, job_name, split_job
@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from rover_bus.auth.joining import HostGrant, JoinToken
     from rover_bus.events.join_requests import HostJoinRequest
 
-MOST_SECRET_BYTES = 256
 BEFORE_ALL_S = 1  # when a token was made that any other of its account replaces
 ROOT, SYSTEM = "operator", "account-system"  # keys: of NATS's operator, which signs all accounts
 CONTROL, MEMBERS = "account-control", "account-members"
-TENANT = "account-tenant"
+TENANT, OBSERVERS = "account-tenant", "account-observers"
 
 
 def account_of(tenant: str) -> str:
@@ -53,6 +52,16 @@ def account_of(tenant: str) -> str:
 def members_of(tenant: str) -> str:
     """Return the key of the account of a tenant's members."""
     return MEMBERS if tenant == DEFAULT_TENANT else f"{MEMBERS}-{check_name(tenant, 'tenant')}"
+
+
+def observers_of(tenant: str) -> str:
+    """Return the key of the account of those who only look at a tenant; at `default`: at all."""
+    return OBSERVERS if tenant == DEFAULT_TENANT else f"{OBSERVERS}-{check_name(tenant, 'tenant')}"
+
+
+def accounts_of(tenant: str) -> tuple[str, str, str]:
+    """Return the keys of all accounts of a tenant, each after those that it imports from."""
+    return account_of(tenant), members_of(tenant), observers_of(tenant)
 
 
 class CertificateFiles(NamedTuple):
@@ -106,8 +115,8 @@ class Vault:
 
     def _tell_public_keys(self) -> None:
         """Write what a host needs to know of the accounts, beside the seeds that it must not have."""
-        for account in self._accounts:
-            write_secret(self._public_file(account), self.public_key(account) + "\n")
+        for account, key in self.keys_of_hosts.items():
+            write_secret(self._public_file(account), key + "\n")
 
     # -- what the broker needs -----------------------------------------------------------------------------------------
 
@@ -135,20 +144,44 @@ class Vault:
 
     def _account_token(self, account: str, now_s: int) -> str:
         public = tokens.public(self._seed(account))
-        return tokens.account_token(self._seed(ROOT), public, account, self._claims(account), now_s)
+        claims = self._claims(account)
+        if revoked := self.users.revoked.get(account):
+            claims["revocations"] = revoked
+        return tokens.account_token(self._seed(ROOT), public, account, claims, now_s)
 
     def _claims(self, account: str) -> dict[str, Any]:
         if account == SYSTEM:
             return accounts.system_claims()
+        keys = {tenant: self.public_key(account_of(tenant)) for tenant in self.tenants}
         if account == CONTROL:
-            keys = {tenant: self.public_key(account_of(tenant)) for tenant in self.tenants}
             return accounts.control_claims(self._signers(DEFAULT_TENANT), keys)
-        tenant = account.removeprefix(MEMBERS).removeprefix(TENANT).removeprefix("-") or DEFAULT_TENANT
+        tenant = next(each for each in (DEFAULT_TENANT, *self.tenants) if account in accounts_of(each))
         signers = self._signers(tenant)
+        if account == observers_of(tenant):
+            return accounts.observers_claims(signers, tenant, keys, self.control_account)
         if account == members_of(tenant):
             of = self.public_key(account_of(tenant))
             return accounts.members_claims(signers, tenant, of, self.control_account)
         return accounts.tenant_claims(signers, tenant, self.control_account)
+
+    # -- users that were given credentials -----------------------------------------------------------------------------
+
+    @property
+    def users(self) -> GivenUsers:
+        """Who was given credentials that no process of the stack has, and which of them have no rights any more."""
+        return GivenUsers(self.root)
+
+    def revoke(self, user: str, account: str) -> str:
+        """Take all rights from a user of one of our accounts, both given by public keys; return the token to tell the broker.
+
+        Raises InputError for a key that is none, or an account that is not this stack's.
+        """
+        known = {self.public_key(each): each for each in self._accounts}
+        if account not in known:
+            raise InputError("these credentials are of another stack: revoke them where they were made")
+        now_s = int(time.time())
+        self.users.note_revoked(tokens.check_user(user), known[account], now_s)
+        return self._account_token(known[account], now_s)
 
     # -- tenants -------------------------------------------------------------------------------------------------------
 
@@ -169,21 +202,27 @@ class Vault:
     @property
     def _accounts(self) -> list[str]:
         """All accounts but the system's, each after those that it imports from."""
-        of_tenants = [each for tenant in self.tenants for each in (account_of(tenant), members_of(tenant))]
-        return [CONTROL, MEMBERS, *of_tenants]
+        of_tenants = [each for tenant in self.tenants for each in accounts_of(tenant)]
+        return [CONTROL, MEMBERS, *of_tenants, OBSERVERS]
 
     def tokens_of_tenants(self, tenants: Iterable[str]) -> list[str]:
         """Return what the broker must be told so that it knows the accounts of tenants, in this order.
 
-        The control account comes last: the broker waits in vain for one that it imports from and is not told of.
+        What imports from all tenants comes last: the broker waits in vain for one that it imports from and is not told of.
         """
         now_s = int(time.time())
-        named = [each for tenant in tenants for each in (account_of(tenant), members_of(tenant))]
-        return [self._account_token(each, now_s) for each in (*named, CONTROL)]
+        named = [each for tenant in tenants for each in accounts_of(tenant)]
+        return [self._account_token(each, now_s) for each in (*named, CONTROL, OBSERVERS)]
 
     def keys_of_tenant(self, tenant: str) -> dict[str, str]:
         """Return the public keys of a tenant's accounts by the names of these: a host needs them to make credentials."""
         return {each: self.public_key(each) for each in (account_of(tenant), members_of(tenant))}
+
+    @property
+    def keys_of_hosts(self) -> dict[str, str]:
+        """The public keys of all accounts that a host makes credentials for, by their names."""
+        every = (DEFAULT_TENANT, *self.tenants)
+        return {name: key for tenant in every for name, key in self.keys_of_tenant(tenant).items()}
 
     def learn_keys(self, keys: Mapping[str, str]) -> None:
         """Note the public keys of accounts whose seeds are elsewhere."""
@@ -193,10 +232,10 @@ class Vault:
 
     def end_of_tenant(self, tenant: str) -> str:
         """Return what has the broker forget a tenant's accounts; no key of theirs is left."""
-        body = {"type": "generic", "accounts": sorted(self.keys_of_tenant(tenant).values())}
+        body = {"type": "generic", "accounts": sorted(self.public_key(each) for each in accounts_of(tenant))}
         operator = self._seed(ROOT)
         token = tokens.signed(tokens.public(operator), "rover", operator, body, int(time.time()))
-        for account in (account_of(tenant), members_of(tenant)):
+        for account in accounts_of(tenant):
             self._seed_file(account).unlink(missing_ok=True)
             self._public_file(account).unlink(missing_ok=True)
         return token
@@ -204,6 +243,7 @@ class Vault:
     def person_credentials(self, role: RoleName, tenant: str) -> str:
         """Return the text that lets a person, or a program for people, do what a role may do for a tenant."""
         made = self._user(role, f"{tenant}/{role}", self._person_seed(role, tenant), {}, tenant)
+        self.users.note(GivenUser(made.user, self._account_of(role, tenant), role, tenant, int(time.time())))
         return credentials.write(replace(made, tenant=tenant))
 
     def owner_credentials(self, tenant: str = DEFAULT_TENANT) -> str:
@@ -291,7 +331,7 @@ class Vault:
         return [
             self._account_token(each, now_s)
             for tenant in sorted(changed)
-            for each in (account_of(tenant), members_of(tenant))
+            for each in (accounts_of(tenant) if every else accounts_of(tenant)[:2])
         ]
 
     def system_credentials(self) -> str:
@@ -353,6 +393,11 @@ class Vault:
         """Return what makes ids of messages unguessable: of the stack's own processes, or of the masters of one run."""
         return hmac.new(self.host_secret, f"messages/{of}".encode(), hashlib.sha256).hexdigest()
 
+    @property
+    def cluster_secret(self) -> str:
+        """What the servers of a broker cluster demand of one another."""
+        return hmac.new(self.host_secret, b"cluster", hashlib.sha256).hexdigest()
+
     def job_secret(self, job: str, uid: str) -> str:
         """Return what servers and workers of one run of a job demand of one another."""
         return hmac.new(self.host_secret, f"{job}/{uid}".encode(), hashlib.sha256).hexdigest()
@@ -360,7 +405,7 @@ class Vault:
     @property
     def host_secret(self) -> bytes:
         """What daemons demand of one another when they copy parts of checkpoints."""
-        return _read_or_make(self.root / "keys" / "sockets", lambda: secrets.token_hex(32)).encode()
+        return read_or_make(self.root / "keys" / "sockets", lambda: secrets.token_hex(32)).encode()
 
     def _user(
         self,
@@ -373,11 +418,12 @@ class Vault:
         seed = tokens.new_seed("user", secrets.token_bytes(tokens.SEED_BYTES))
         account = self._account_of(role, tenant)
         token = tokens.user_token(signing_seed, account, tokens.public(seed), name, tags, int(time.time()))
-        return credentials.Credential(token, seed, authority=self.authority)
+        only_looks = ROLES[role].account == "observers"
+        return credentials.Credential(token, seed, authority=self.authority, only_looks=only_looks)
 
     def _account_of(self, role: RoleName, tenant: str = DEFAULT_TENANT) -> str:
         """Return the public key of the account that users of a role stand in. Raises InputError for a tenant that is not known."""
-        of = members_of(tenant) if ROLES[role].account == "members" else account_of(tenant)
+        of = {"members": members_of, "observers": observers_of}.get(ROLES[role].account, account_of)(tenant)
         if tenant not in (DEFAULT_TENANT, *self.tenants) and not self._public_file(of).exists():
             raise InputError(f"there is no tenant {tenant!r}: `rover auth list` shows those that there are")
         return self.public_key(of)
@@ -410,6 +456,7 @@ class Vault:
         from rover_bus.auth.joining import HostGrant
 
         host = check_name(request.host, "host")
+        self.users.note(GivenUser(request.user, self._account_of("daemon"), "daemon", host, int(time.time())))
         daemon = tokens.user_token(
             self._seed("role-daemon"),
             self._account_of("daemon"),
@@ -420,7 +467,7 @@ class Vault:
         )
         return HostGrant(
             authority=self.authority,
-            accounts={name: self.public_key(name) for name in self._accounts},
+            accounts=self.keys_of_hosts,
             seeds={f"role-{role}": self._seed(f"role-{role}") for role in MEMBER_ROLES},
             sockets=self.host_secret.decode(),
             daemon_token=daemon,
@@ -436,36 +483,6 @@ class Vault:
 
     def _seed(self, name: str) -> str:
         kind: tokens.Kind = "operator" if name == ROOT else "account"
-        return _read_or_make(
+        return read_or_make(
             self._seed_file(name), lambda: tokens.new_seed(kind, secrets.token_bytes(tokens.SEED_BYTES))
         )
-
-
-def _read_or_make(path: Path, make: Callable[[], str]) -> str:
-    """Return the secret in a file; make it where there is none, whole or not at all. Raises InputError when others can read it."""
-    if not path.exists():
-        write_secret(path, make() + "\n", first=True)
-    if path.stat().st_mode & 0o077:
-        raise InputError(f"others can read the secret in {path}: `chmod 600 {path}`, and replace it")
-    with path.open() as file:
-        secret = file.read(MOST_SECRET_BYTES).strip()
-    if not secret:
-        raise InputError(f"{path} is empty: restore the directory {path.parent.parent} from a backup")
-    return secret
-
-
-def write_secret(path: Path, text: str, *, first: bool = False) -> None:
-    """Write a file for its owner alone; `first`: unless another process was first."""
-    for directory in (path.parent.parent, path.parent):
-        directory.mkdir(mode=0o700, exist_ok=True)
-    descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".fresh-")  # mode 0600
-    try:
-        with open(descriptor, "w") as file:
-            file.write(text)
-        if not first:
-            os.replace(fresh, path)
-        else:
-            with suppress(FileExistsError):
-                os.link(fresh, path)
-    finally:
-        Path(fresh).unlink(missing_ok=True)

@@ -211,11 +211,14 @@ async def _require_tenant(bus: NatsBus, tenant: str) -> None:
 def visit(stack: Address, work: Callable[[NatsBus], Awaitable[T]]) -> T:
     """Run `work` on a connected bus, in an event loop of its own."""
 
+    from rover_bus.events.refusals import unless_turned_away
+
     async def run() -> T:
         bus = await connect(stack)
         try:
             # What a tenant's account is to the control account's people has all of NatsBus that commands use.
-            return await work(cast("NatsBus", bus.of(stack.tenant or DEFAULT_TENANT)))
+            working = work(cast("NatsBus", bus.of(stack.tenant or DEFAULT_TENANT)))
+            return await unless_turned_away(bus, working)
         finally:
             await bus.close()
 

@@ -15,7 +15,7 @@ from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
 from rover_bus.cli.supervisor import Note, Tended
 from rover_bus.cli.tended_broker import MendedBroker, RenewedCertificate, WatchedDisk
-from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.events.broker import ClusterPlace, EmbeddedBroker
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60.0  # it reads its store before it answers
@@ -32,6 +32,9 @@ class OwnBroker:
     port: int = 0
     names: Sequence[str] = ()  # it is reached by, besides its address: its certificate has them
     alone: bool = False  # the Brain has another vault than this
+    server_name: str = ""  # in a cluster
+    cluster_port: int = 0  # 0: it is alone
+    routes: Sequence[str] = ()  # ADDRESS:PORT of the others
 
 
 A_BROKER = OwnBroker()  # what a stack has unless told otherwise
@@ -53,6 +56,13 @@ def start_broker(home: Home, vault: Vault, wanted: OwnBroker, bind: str) -> Embe
     )
     if bind != LOOPBACK:
         broker.encrypt(partial(vault.certificate, names=tuple(wanted.names)))
+    if wanted.cluster_port:
+        authority = vault.authority_file if bind != LOOPBACK else None
+        broker.join_cluster(
+            ClusterPlace(
+                wanted.server_name, wanted.cluster_port, wanted.routes, vault.cluster_secret, authority
+            )
+        )
     return broker.start(START_TIMEOUT_S)
 
 

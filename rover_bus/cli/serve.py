@@ -38,9 +38,10 @@ from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverErr
 from rover_bus.events.job import PlanMode
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.nats_bus import NatsBus
-from rover_bus.events.nats_storage import Ways
+from rover_bus.events.nats_wire import Ways
 from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.purging import keep_purging
+from rover_bus.events.refusals import unless_turned_away
 from rover_bus.events.settings import Settings
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import BUCKETS, OF_THE_CLUSTER, SETTINGS, STREAMS
@@ -172,7 +173,7 @@ async def _serve(options: ServiceOptions) -> None:
     if options.with_parent:
         loop.add_reader(sys.stdin.fileno(), partial(_end_with_parent, loop, stop))
     async with connect(options) as bus:
-        await _ROLES[options.role](bus, options, stop)
+        await unless_turned_away(bus, _ROLES[options.role](bus, options, stop))
 
 
 def _end_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -218,7 +219,7 @@ async def connect(options: ServiceOptions) -> AsyncIterator[NatsBus]:
 def _ways(options: ServiceOptions) -> Ways:
     """Return how this process does what its role has no right to (auth/roles.py)."""
     keeper = subjects.keeper(options.job, "purge") if options.role == "master" else ""
-    return Ways(direct=options.role == "ps", keeper=keeper)
+    return Ways(direct=options.role == "ps", keeper=keeper, replicas=options.settings.stack.replicas)
 
 
 async def _insist(call: Callable[[], Awaitable[object]], deadline: float) -> None:

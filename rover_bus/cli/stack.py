@@ -34,7 +34,7 @@ from rover_bus.cli.options import parse_quotas
 from rover_bus.cli.own_broker import A_BROKER, LOOPBACK, OwnBroker, care, start_broker
 from rover_bus.cli.supervisor import ServiceOrder, SupervisedService, Supervisor, Tended, service_command
 from rover_bus.events.broker import EmbeddedBroker
-from rover_bus.events.errors import InputError, PermanentError, RoverError
+from rover_bus.events.errors import AccessDenied, InputError, PermanentError, RoverError
 from rover_bus.events.subjects import name as check_name
 from rover_bus.events.written_settings import PREFIX, choose
 
@@ -170,6 +170,12 @@ class RunningStack:
             isinstance(self._wanted_broker, OtherBroker) and self._wanted_broker.secret_file
         )
         return ["--secret-file", str(self._credentials_of(role))] if named else []
+
+    @property
+    def turned_away(self) -> str:
+        """Why another stack's broker has this host no more; "" as long as it has."""
+        refusals = [each.refusal for each in self.services.values() if self.broker is None and each.refusal]
+        return next((each.message for each in refusals if each.exit_code == AccessDenied.exit_code), "")
 
     @property
     def has_broker(self) -> bool:

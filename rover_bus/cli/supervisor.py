@@ -110,6 +110,7 @@ class SupervisedService:
         self.order, self._say, self._note = order, say, note
         self._began_s = self._ended_s = 0.0
         self.restarts = 0
+        self.refusal: StartRefusal | None = None  # what its last process ended with, where it said so
         self._process: subprocess.Popen[bytes] | None = None
         self._backoff = Backoff()
         self._log_began = 0  # where its present process began to write
@@ -141,6 +142,7 @@ class SupervisedService:
             return
         if not self._ended_s:
             self._ended_s = time.monotonic()
+            self.refusal = StartRefusal.read(self.order.ready_file)
         if self._backoff.is_due():
             exit = describe_exit(code, read_tail(self.order.log_file, begin=self._log_began))
             self._say(f"{self.order.name} ended ({exit.describe() or exit.reason}) and is started again")

@@ -79,8 +79,8 @@ async def remove_tenant(owner: NatsBus, system: Bus, vault: Vault, tenant: str) 
     for name in [*(each.name for each in STREAMS), *(f"KV_{each.name}" for each in OF_TENANT)]:
         await account.api(f"STREAM.DELETE.{name}", None, f"remove {name} of {tenant}")
     await owner.purge(FACTS, f"tenant.{tenant}.>")
-    [control] = vault.tokens_of_tenants(())
-    await tell(system, control)
+    for token in vault.tokens_of_tenants(()):
+        await tell(system, token)
     await tell(system, vault.end_of_tenant(tenant), DELETE)
 
 
@@ -107,7 +107,8 @@ async def _copy(owner: NatsBus, tenants: Iterable[str]) -> None:
     """Have the control account hold facts and samples of these tenants, and go on with those of no others."""
     for spec in STREAMS:
         if spec.name in (FACTS, PROFILES):
-            await owner.api(f"STREAM.UPDATE.{spec.name}", copying_config(spec, tenants), f"copy {spec.name}")
+            config = copying_config(spec, tenants, owner.replicas)
+            await owner.api(f"STREAM.UPDATE.{spec.name}", config, f"copy {spec.name}")
 
 
 async def _note(owner: NatsBus, vault: Vault, tenant: str) -> None:

@@ -323,7 +323,7 @@ class Connected:
 
 async def _connect(environment: Environment) -> Bus:
     from rover_bus.events.nats_bus import NatsBus  # only a job on a bus pays for importing nats
-    from rover_bus.events.nats_storage import Ways
+    from rover_bus.events.nats_wire import Ways
 
     secret = _shown(environment)
     began = time.monotonic()

@@ -23,13 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from types import TracebackType
-from typing import IO, Literal, Self
+from typing import IO, Literal, NamedTuple, Self
 
 from rover_bus.events.broker_log import BrokerLog
 from rover_bus.events.errors import InputError, PermanentError
@@ -114,6 +114,18 @@ def _make_secret(path: Path) -> None:
         Path(fresh).unlink(missing_ok=True)
 
 
+class ClusterPlace(NamedTuple):
+    """One server's place in a cluster. `name`: its own there; `port`: for the other servers; `routes`: ADDRESS:PORT of the others;
+    `secret`: what they demand of one another; `authority`: the file of the certificate that theirs are signed by.
+    """
+
+    name: str
+    port: int
+    routes: Sequence[str]
+    secret: str
+    authority: Path | None = None
+
+
 class EmbeddedBroker:
     """One nats-server with JetStream on loopback unless told otherwise. It keeps its port over restarts, as long as that is free.
 
@@ -147,9 +159,15 @@ class EmbeddedBroker:
         self._keeper: Thread | None = None
         self.directory.mkdir(parents=True, exist_ok=True)
         self._rights = rights
+        self._place: ClusterPlace | None = None
         self._certificate: Callable[[str], tuple[Path, Path]] | None = None
         self._shown = b""  # the certificate that the running server was told of
         self.secret = "" if rights else read_secret(self.secret_file)
+
+    def join_cluster(self, place: ClusterPlace) -> Self:
+        """Be one server of a cluster from its next start on."""
+        self._place = place
+        return self
 
     def encrypt(self, certificate: Callable[[str], tuple[Path, Path]]) -> Self:
         """Speak TLS alone from its next start on. `certificate`: returns the files of certificate and key for its address, made
@@ -297,8 +315,8 @@ class EmbeddedBroker:
         sync = "  sync_interval: always\n" if self.sync == "always" else ""
         return (
             f'listen: "{self.host}:{self.port}"\n'
-            'server_name: "rover"\n'
-            f"{self._who_may()}{self._encryption()}"
+            f'server_name: "{self._place.name if self._place else "rover"}"\n'
+            f"{self._who_may()}{self._encryption()}{self._cluster()}"
             f"max_payload: {MAX_PAYLOAD_BYTES}\n"
             f'log_file: "{self.log_file}"\nlogfile_size_limit: {LOG_BYTES}\nlogfile_max_num: {LOGS_KEPT}\n'
             f'jetstream {{\n  store_dir: "{self.directory / "store"}"\n{limits}{sync}'
@@ -317,6 +335,21 @@ class EmbeddedBroker:
         certificate, key = self._certificate(self.host)
         self._shown = certificate.read_bytes()
         return f'tls {{ cert_file: "{certificate}", key_file: "{key}", handshake_first: true, timeout: {TLS_TIMEOUT_S} }}\n'
+
+    def _cluster(self) -> str:
+        place = self._place
+        if place is None:
+            return ""
+        shown = f"rover:{place.secret}"
+        routes = "".join(f'    "nats-route://{shown}@{route}"\n' for route in place.routes)
+        tls = ""
+        if self._certificate is not None:
+            certificate, key = self._certificate(self.host)
+            tls = f'  tls {{ cert_file: "{certificate}", key_file: "{key}", ca_file: "{place.authority}", verify: true }}\n'
+        return (
+            f'cluster {{\n  name: "rover"\n  listen: "{self.host}:{place.port}"\n'
+            f'  authorization {{ user: "rover", password: "{place.secret}" }}\n{tls}  routes [\n{routes}  ]\n}}\n'
+        )
 
     def renew(self) -> None:
         """Show a new certificate where the old one's time comes; connections that there are stay as they are."""

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rover_bus.events.errors import InputError
 
@@ -23,6 +24,7 @@ INBOX = "_INBOX"
 MOST_BYTES = 64 << 10  # of a credential: what is larger is none
 _TOKEN, _SEED, _SOCKETS = "NATS USER JWT", "USER NKEY SEED", "ROVER SOCKET SECRET"
 _AUTHORITY, _TENANT, _MESSAGES = "ROVER STACK AUTHORITY", "ROVER TENANT", "ROVER MESSAGE SECRET"
+_LOOKS = "ROVER ONLY LOOKS"
 _BLOCK = re.compile(r"-{3,}BEGIN ([A-Z ]+)-{3,}\s*(\S+)\s*-{3,}END \1-{3,}")
 
 
@@ -31,7 +33,7 @@ class Credential:
     """One user. `token`: its rights as its account signed them; `seed`: of its key; `sockets`: the secret of its job's sockets;
     `authority`: the certificate that its broker's is signed by, base64, "" where nothing is encrypted. `tenant`: whose account it
     is in, "" for the control account; the broker goes by the token alone. `messages`: a secret by which ids of its messages
-    cannot be guessed, "" of a user whose facts bear random ids.
+    cannot be guessed, "" of a user whose facts bear random ids. `only_looks`: it reads without consumers, which it may not make.
     """
 
     token: str = field(default="", repr=False)
@@ -40,11 +42,25 @@ class Credential:
     authority: str = ""
     tenant: str = ""
     messages: str = field(default="", repr=False)
+    only_looks: bool = False
 
     @property
     def user(self) -> str:
         """The public key of the user. Raises InputError for a token that is none."""
         return _read_subject(self.token)
+
+    @property
+    def account(self) -> str:
+        """The public key of the account that it is in, "" where it does not say."""
+        said = _claims(self.token).get("nats", {})
+        account = said.get("issuer_account", "") if isinstance(said, dict) else ""
+        return account if isinstance(account, str) else ""
+
+    @property
+    def expires_s(self) -> int:
+        """When its rights end, in seconds since 1970; 0: it does not say."""
+        end = _claims(self.token).get("exp", 0)
+        return end if isinstance(end, int) else 0
 
     @property
     def inbox(self) -> str:
@@ -78,6 +94,8 @@ def write(credential: Credential) -> str:
         blocks.append(_block(_TENANT, credential.tenant))
     if credential.messages:
         blocks.append(_block(_MESSAGES, credential.messages))
+    if credential.only_looks:
+        blocks.append(_block(_LOOKS, "yes"))
     return "\n".join(blocks)
 
 
@@ -88,8 +106,12 @@ def read(text: str) -> Credential | None:
     found = dict(_BLOCK.findall(text))
     if _TOKEN not in found or _SEED not in found:
         return None
-    rest = (found.get(each, "") for each in (_SOCKETS, _AUTHORITY, _TENANT, _MESSAGES))
-    return Credential(found[_TOKEN], found[_SEED], *rest)
+    sockets, authority, tenant, messages = (
+        found.get(each, "") for each in (_SOCKETS, _AUTHORITY, _TENANT, _MESSAGES)
+    )
+    return Credential(
+        found[_TOKEN], found[_SEED], sockets, authority, tenant, messages, only_looks=_LOOKS in found
+    )
 
 
 def of_process(variables: Mapping[str, str], named_file: str) -> str:
@@ -124,11 +146,17 @@ def _block(name: str, text: str) -> str:
 
 
 def _read_subject(token: str) -> str:
-    try:
-        claims = token.split(".")[1]
-        subject = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["sub"]
-    except (IndexError, KeyError, TypeError, ValueError):
-        subject = ""
+    subject = _claims(token).get("sub", "")
     if not isinstance(subject, str) or not re.fullmatch(r"U[A-Z2-7]{55}", subject):
         raise InputError("the credentials hold no token of a NATS user: take those that the stack made")
     return subject
+
+
+def _claims(token: str) -> dict[str, Any]:
+    """Return what a token says, unchecked: the broker checks it. Empty for a text that is no token."""
+    try:
+        claims = token.split(".")[1]
+        said = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    except (IndexError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -22,20 +22,8 @@ from typing import Any, Self, TypeVar
 
 from rover_bus import __version__
 from rover_bus.events import credentials
-from rover_bus.events.bus import (
-    NO_HEADERS,
-    Bus,
-    ConnectionState,
-    Headers,
-    Message,
-    Subscription,
-)
-from rover_bus.events.errors import (
-    AccessDenied,
-    BusError,
-    NotConnected,
-    RoverError,
-)
+from rover_bus.events.bus import NO_HEADERS, Bus, ConnectionState, Headers, Message, Subscription
+from rover_bus.events.errors import AccessDenied, BusError, NotConnected, RoverError
 from rover_bus.events.nats_client import (
     BrokerAddress,
     Interest,
@@ -47,15 +35,18 @@ from rover_bus.events.nats_client import (
     end,
     flush,
     forbidden_subject,
+    is_in_cluster,
     translate,
 )
-from rover_bus.events.nats_follow import SILENT_TICKS, NatsFollower, Raw
+from rover_bus.events.nats_follow import SILENT_TICKS, NatsFollower
 from rover_bus.events.nats_kept import KeptInterests, KeptReader
 from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Service, name_endpoints
 from rover_bus.events.nats_py import Client, Msg, nats
 from rover_bus.events.nats_questions import Questions
-from rover_bus.events.nats_storage import PLAIN, NatsStorage, Ways
+from rover_bus.events.nats_storage import NatsStorage
 from rover_bus.events.nats_tenant import NatsTenantBus
+from rover_bus.events.nats_wire import IN_CLUSTER, PLAIN, Raw, Ways
+from rover_bus.events.refusals import BrokerRefusal
 from rover_bus.events.subjects import DEFAULT_TENANT
 
 T = TypeVar("T")
@@ -70,6 +61,8 @@ RESTORE_TIMEOUT_S = 2.0
 class NatsBus(NatsStorage):
     """One connection. Made by `await NatsBus.connect(...)`."""
 
+    replicas: int = 1
+
     def __init__(self, broker: BrokerAddress) -> None:
         super().__init__()
         self._broker, self.url = broker, broker.url
@@ -77,7 +70,7 @@ class NatsBus(NatsStorage):
         self._max_payload_bytes = 0  # as the broker said when it was reached last
         self._gone = asyncio.Event()  # the client is
         self._state: ConnectionState = "disconnected"
-        self._refusal: RoverError | None = None  # why we are not connected, when it is not just the network
+        self._refusal = BrokerRefusal()
         self._listeners: list[Callable[[ConnectionState], None]] = []
         self._questions = Questions()
         self._denied: set[str] = set()  # subjects, in the server's lower case
@@ -110,7 +103,8 @@ class NatsBus(NatsStorage):
         bus = cls(BrokerAddress(url, secret, secret_source, name, timeout_s))
         user = credentials.read(secret)
         if user is not None:
-            bus.ways, bus._user = replace(ways, tenant=user.tenant), user
+            bus.ways = replace(ways, tenant=user.tenant, direct=ways.direct or user.only_looks)
+            bus._user = user
         else:
             bus.ways = ways
         await bus._open()
@@ -138,6 +132,10 @@ class NatsBus(NatsStorage):
 
     def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
         self._listeners.append(listener)
+
+    async def turned_away(self) -> AccessDenied:
+        """Wait until the broker has refused these credentials for good: revoked, or expired. No connection comes any more."""
+        return await self._refusal.last()
 
     # Core messages
 
@@ -334,6 +332,7 @@ class NatsBus(NatsStorage):
         client = await dial(self._broker, self._on_error, self._lost)
         self._client, self._gone = client, asyncio.Event()
         self._max_payload_bytes = client.max_payload
+        self.replicas = self.ways.replicas or (IN_CLUSTER if is_in_cluster(client) else 1)
         self._denied.clear()
         try:
             answers = await self._questions.begin(client)
@@ -355,7 +354,8 @@ class NatsBus(NatsStorage):
             raise NotConnected(
                 f"the broker at {self._broker.url} closed the connection at once: its log says why"
             )
-        self._state, self._refusal = "connected", None
+        self._state = "connected"
+        self._refusal.note(None)
         self._notify("connected")
 
     def _lost(self, client: Client) -> None:
@@ -380,9 +380,10 @@ class NatsBus(NatsStorage):
                 await self._open()
                 return
             except AccessDenied as denied:
-                self._refusal, pause_s = denied, DENIED_PAUSE_S
+                self._refusal.note(denied)
+                pause_s = DENIED_PAUSE_S
             except BusError:
-                self._refusal = None
+                self._refusal.note(None)
             except Exception as error:  # noqa: BLE001  the way back must outlive whatever a client raises
                 self._report(error)
             attempt += 1
@@ -451,8 +452,8 @@ class NatsBus(NatsStorage):
     def _require(self, subject: str = "") -> Client:
         client = self._client
         if client is None:
-            if self._refusal is not None:
-                raise self._refusal
+            if self._refusal.error is not None:
+                raise self._refusal.error
             closed = self._state == "closed"
             raise NotConnected(
                 "this connection was closed"

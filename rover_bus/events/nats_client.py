@@ -11,6 +11,7 @@ import base64
 import contextlib
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
@@ -25,7 +26,9 @@ _DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?
 
 
 class BrokerAddress(NamedTuple):
-    """Where a broker is, and our name there. `secret_source`: what AccessDenied tells the user to check."""
+    """Where a broker is, and our name there. `url`: of a cluster's servers, with commas between; one that answers is taken.
+    `secret_source`: what AccessDenied tells the user to check.
+    """
 
     url: str
     secret: str
@@ -78,7 +81,7 @@ async def dial(
         on_closed(client)
 
     connecting = client.connect(
-        [broker.url],
+        broker.url.split(","),
         error_cb=observe_error,
         closed_cb=observe_end,
         name=broker.name,
@@ -101,6 +104,11 @@ async def dial(
         await end(client)
         raise
     return client
+
+
+def is_in_cluster(client: Client) -> bool:
+    """Whether the server that a client has reached is one of a cluster. Private, because nats-py has no other way to say it."""
+    return bool(getattr(client, "_server_info", {}).get("cluster"))
 
 
 async def _apart(call: Coroutine[Any, Any, None], timeout_s: float) -> None:
@@ -172,7 +180,9 @@ def _cannot_connect(
 ) -> AccessDenied | BrokerUnreachable:
     # The server tells a refused secret in words only, before nats-py has a type for it.
     if "authorization" in str(error).lower() or "authentication" in str(error).lower():
-        return AccessDenied(f"the broker at {broker.url} refuses the secret: check {broker.secret_source}")
+        return AccessDenied(
+            f"the broker at {broker.url} refuses the secret: check {broker.secret_source}{_since(broker.secret)}"
+        )
     cause = heard[-1] if heard else error
     if "CERTIFICATE_VERIFY_FAILED" in str(cause):
         return AccessDenied(
@@ -182,6 +192,16 @@ def _cannot_connect(
     return BrokerUnreachable(
         f"no broker answers at {broker.url} ({cause or type(cause).__name__}): start one (`rover up`), or check the URL"
     )
+
+
+def _since(secret: str) -> str:
+    """Say what may have ended the rights of credentials that a stack made."""
+    user = credentials.read(secret)
+    if user is None:
+        return ""
+    if user.expires_s and user.expires_s <= time.time():
+        return f" (it expired at {time.ctime(user.expires_s)})"
+    return " (another stack's, revoked, or of a job that has ended)"
 
 
 def _reason(error: Exception) -> str:

@@ -26,38 +26,38 @@ from rover_bus.events.nats_jetstream import (
     read_entry,
     read_ttl,
 )
+from rover_bus.events.nats_wire import Raw, StoredBatch, Ways
+from rover_bus.events.subjects import matches
 
 HEARTBEAT_S = 5.0
 SILENT_TICKS = 12  # this many ticks of about a second without a heartbeat: the consumer is gone
 FIRST_LOOK_S = 0.02  # after the end of a time to live, and twice as long each time up to LAST_LOOK_S
 LAST_LOOK_S = 0.25
 SNAPSHOT_TIMEOUT_S = 5.0
-
-
-class Raw(Protocol):
-    """A message as the client gives it."""
-
-    @property
-    def subject(self) -> str: ...
-    @property
-    def reply(self) -> str: ...
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def headers(self) -> dict[str, str] | None: ...
+LOOK_S = 0.25  # between looks for what is new, where no consumer tells
 
 
 class Wire(Protocol):
     """What a reader needs of the connection."""
 
-    def new_inbox(self) -> str:
-        """Return a subject of its own."""
+    @property
+    def ways(self) -> Ways:
+        """Whether it reads without consumers."""
+
+    def delivery_inbox(self) -> str:
+        """Return a subject of its own for what a consumer delivers."""
 
     async def listen(self, subject: str, callback: Callable[[Raw], None]) -> Callable[[], Awaitable[None]]:
         """Subscribe on the present connection only; return what ends it."""
 
     async def api(self, call: str, body: dict[str, Any] | None, what: str) -> ApiAnswer:
         """Call JetStream's API."""
+
+    async def stored(self, stream: str, wanted: dict[str, Any], what: str) -> Stored | None:
+        """Return the one stored message that is wanted."""
+
+    async def batch(self, stream: str, wanted: dict[str, Any], what: str) -> StoredBatch:
+        """Return stored messages in order, without a consumer."""
 
     async def newest(self, stream: str, subject: str) -> Stored | None:
         """Return the last message on a subject."""
@@ -97,7 +97,10 @@ class NatsFollower:
         if self.position > 0 and "opt_start_seq" in self._policy():
             await self._step_back()
         self._expected, self.silent_ticks = 1, 0
-        inbox = self._wire.new_inbox()
+        if self._wire.ways.direct:
+            await self._attach_directly()
+            return
+        inbox = self._wire.delivery_inbox()
         self._unlisten = await self._wire.listen(inbox, partial(self._receive, self._attempt))
         config = consumer_config(
             self._subjects, deliver_subject=inbox, **self._policy(), **heartbeat(HEARTBEAT_S)
@@ -133,6 +136,52 @@ class NatsFollower:
         """A power cut may have taken messages that were already handed over; their numbers will be used again."""
         present = await self._wire.api(f"STREAM.INFO.{self._stream}", None, f"look at {self._stream}")
         self.position = min(self.position, present.state.last_seq)
+
+    async def _attach_directly(self) -> None:
+        """Look again and again: no consumer is made, which would deliver to whatever subject its maker names."""
+        if self._start == "new":
+            present = await self._wire.api(f"STREAM.INFO.{self._stream}", None, f"look at {self._stream}")
+            self._start = self.position = present.state.last_seq
+        await self._catch_up(self._attempt)
+        looking = asyncio.get_running_loop().create_task(self._go_on_looking(self._attempt))
+
+        async def end() -> None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+        self._unlisten = end
+
+    async def _go_on_looking(self, attempt: int) -> None:
+        while attempt == self._attempt:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self._catch_up(attempt)
+            except RoverError:
+                if attempt == self._attempt:
+                    self._give_up()
+
+    async def _catch_up(self, attempt: int) -> None:
+        """Hand over what was stored behind the last one: one look at the leader, and batches where it found something."""
+        what, filtered = f"follow {', '.join(self._subjects)}", covering(self._subjects)
+        pending = 1
+        first = await self._wire.stored(self._stream, self._behind(filtered), what)
+        self._take_found(attempt, [] if first is None else [first])
+        while first is not None and pending and attempt == self._attempt:
+            found, pending = await self._wire.batch(self._stream, self._behind(filtered), what)
+            self._take_found(attempt, found)
+        if attempt == self._attempt:
+            self.silent_ticks = 0
+            self._complete()
+
+    def _behind(self, filtered: str) -> dict[str, Any]:
+        return {"seq": self.position + 1, "next_by_subj": filtered}
+
+    def _take_found(self, attempt: int, found: list[Stored]) -> None:
+        for stored in found:
+            if attempt == self._attempt and stored.sequence > self.position:
+                self.position = stored.sequence
+                if any(matches(each, stored.subject) for each in self._subjects):
+                    self._take(stored)
 
     def _receive(self, attempt: int, raw: Raw) -> None:
         if attempt != self._attempt:
@@ -173,6 +222,16 @@ class NatsFollower:
 
     def _complete(self) -> None:
         """All that was stored has been delivered."""
+
+
+def covering(subjects: list[str]) -> str:
+    """Return one filter that takes all that any of these takes: a direct get knows one."""
+    if len(subjects) == 1:
+        return subjects[0]
+    split = [subject.split(".") for subject in subjects]
+    least = min(len(tokens) for tokens in split) - 1
+    common = next((place for place in range(least) if len({tokens[place] for tokens in split}) > 1), least)
+    return ".".join([*split[0][:common], ">"])
 
 
 class NatsWatch(NatsFollower):

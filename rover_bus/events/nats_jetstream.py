@@ -36,6 +36,8 @@ WRONG_SEQUENCE = frozenset({10071, 10070, 10164})
 FULL = frozenset({10002, 10023, 10028, 10047, 10077, 10122})
 NO_MESSAGE = 10037
 END_OF_BATCH = "204"  # the status that ends the answers to a direct get of many
+NOT_THERE = "503"  # of what no stream answers
+PENDING = "Nats-Num-Pending"  # how many more there are
 NO_STREAM = 10059
 NAME_IN_USE = 10058  # a stream of that name with another configuration
 _COPIED = {FACTS: ("rover.job.>", "rover.host.>"), PROFILES: ("rover.profile.>",)}  # of tenants
@@ -123,10 +125,10 @@ def refuse(error: ApiError, what: str) -> NoReturn:
     raise BusError(f"{what}: {said}")
 
 
-def stream_config(spec: StreamSpec) -> dict[str, Any]:
-    """Return the server's configuration of a stream."""
+def stream_config(spec: StreamSpec, replicas: int = 1) -> dict[str, Any]:
+    """Return the server's configuration of a stream. `replicas`: on so many servers of a cluster it is kept."""
     return {
-        **_common(spec.name, spec.subjects, spec.storage, spec.description),
+        **_common(spec.name, spec.subjects, spec.storage, spec.description, replicas),
         "discard": spec.discard,
         "max_age": _ns(spec.max_age_s),
         "max_bytes": spec.max_bytes or -1,
@@ -135,7 +137,7 @@ def stream_config(spec: StreamSpec) -> dict[str, Any]:
     }
 
 
-def copying_config(spec: StreamSpec, tenants: Iterable[str]) -> dict[str, Any]:
+def copying_config(spec: StreamSpec, tenants: Iterable[str], replicas: int = 1) -> dict[str, Any]:
     """Return the configuration of the control account's stream that holds what those of these tenants hold, under their names."""
     sources = [
         {
@@ -147,16 +149,16 @@ def copying_config(spec: StreamSpec, tenants: Iterable[str]) -> dict[str, Any]:
         }
         for tenant in tenants
     ]
-    return {**stream_config(spec), "sources": sources}
+    return {**stream_config(spec, replicas), "sources": sources}
 
 
-def bucket_config(spec: BucketSpec) -> dict[str, Any]:
+def bucket_config(spec: BucketSpec, replicas: int = 1) -> dict[str, Any]:
     """Return the server's configuration of a bucket, readable by every KV client.
 
     Without `subject_delete_marker_ttl`: with markers, reads after an expiry are wrong in nats-py.
     """
     return {
-        **_common(bucket_stream(spec.name), [f"$KV.{spec.name}.>"], spec.storage, spec.description),
+        **_common(bucket_stream(spec.name), [f"$KV.{spec.name}.>"], spec.storage, spec.description, replicas),
         "discard": "new",
         "max_msgs_per_subject": 1,
         "duplicate_window": _ns(120),
@@ -277,7 +279,9 @@ def heartbeat(seconds: float) -> dict[str, Any]:
     return {"idle_heartbeat": _ns(seconds), "flow_control": True}
 
 
-def _common(name: str, subjects: Iterable[str], storage: str, description: str) -> dict[str, Any]:
+def _common(
+    name: str, subjects: Iterable[str], storage: str, description: str, replicas: int
+) -> dict[str, Any]:
     return {
         "name": name,
         "subjects": list(subjects),
@@ -285,7 +289,7 @@ def _common(name: str, subjects: Iterable[str], storage: str, description: str) 
         "description": description,
         "retention": "limits",
         "max_consumers": MAX_CONSUMERS,
-        "num_replicas": 1,
+        "num_replicas": replicas,
         "allow_direct": True,
     }
 

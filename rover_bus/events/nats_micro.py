@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from rover_bus.events.bus import Message
-from rover_bus.events.nats_follow import Raw
+from rover_bus.events.nats_wire import Raw
 
 QUEUE = "q"  # the protocol's default queue group
 ERROR = "Nats-Service-Error"

@@ -1,15 +1,14 @@
 """Streams and buckets of the Bus over JetStream's API: the half of nats_bus.py that needs no client, only requests.
 
-Fed by services through the port (bus.py), of which it is a part; feeds requests to the connection that nats_bus.py keeps (the
-abstract methods) and readers to nats_follow.py. Timeouts, errors and retries of the wire stay there.
+Fed by services through the port (bus.py), of which it is a part; feeds requests to the connection that nats_bus.py keeps
+(nats_wire.py) and readers to nats_follow.py. Timeouts, errors and retries of the connection stay there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,78 +16,43 @@ from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.bus import MESSAGE_ID, NO_HEADERS, Entry, Headers, Start, Stored, Subscription
 from rover_bus.events.codec import decode
 from rover_bus.events.codec import encode as encode_event
-from rover_bus.events.errors import BusError, BusTimeout, NoResponders, NotConnected, WrongSequence
+from rover_bus.events.errors import BusError, NoResponders, WrongSequence
 from rover_bus.events.looks import watched_entries
-from rover_bus.events.nats_follow import NatsFollower, NatsWatch, Raw
+from rover_bus.events.nats_follow import NatsFollower, NatsWatch
+from rover_bus.events.nats_wire import CALL_TIMEOUT_S, NatsWire, Raw, next_raw
 from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
-from rover_bus.events.streams import OF_CONTROL, BucketSpec, StreamSpec
-from rover_bus.events.subjects import CONTROL
+from rover_bus.events.streams import BucketSpec, StreamSpec
 
-CALL_TIMEOUT_S = 5.0
 PURGE_TIMEOUT_S = 20.0  # it goes over many messages
 READ_BATCH = 256
-MOST_DIRECT = 1000  # messages of one answer, the server's own limit
 LEAST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """How a process whose rights are few does what others ask of the stream API itself (docs/design/0047).
-
-    `direct`: it reads buckets by direct get, to which a broker grants a right by key. `keeper`: where it asks for purges.
-    `tenant`: whose account it is in; "": the control account.
-    """
-
-    direct: bool = False
-    keeper: str = ""
-    tenant: str = ""
-
-
-PLAIN = Ways()
-
-
-class NatsStorage(ABC):
-    """JetStream as the port wants it. `url` is for error messages.
-
-    `root`, `into`: what stands before the API's subjects, and before subjects that are stored, where both are another account's.
-    """
-
-    url: str
-    ways: Ways = PLAIN
-    root: str = ""
-    into: str = ""
+class NatsStorage(NatsWire):
+    """JetStream as the port wants it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._declared: tuple[dict[str, StreamSpec], dict[str, BucketSpec]] = ({}, {})
-        self._readings: dict[str, asyncio.Queue[Raw | None]] = {}
 
-    # What the connection gives
-
-    @abstractmethod
-    async def ask(
-        self, subject: str, body: bytes, timeout_s: float, headers: dict[str, str] | None = None
-    ) -> Raw:
-        """Request and wait. Raises NoResponders, BusTimeout, NotConnected, AccessDenied."""
-
-    @abstractmethod
-    async def post(self, subject: str, body: bytes, reply: str) -> None:
-        """Publish with a reply subject."""
+    # What the connection gives besides
 
     @abstractmethod
     def message_id(self, name: str) -> str:
         """Return the id of a message that has this name in an account."""
 
     @abstractmethod
-    def new_inbox(self) -> str:
-        """Return a subject of its own."""
-
-    @abstractmethod
-    async def listen(self, subject: str, callback: Callable[[Raw], None]) -> Callable[[], Awaitable[None]]:
-        """Subscribe on the present connection only; return what ends it."""
-
-    @abstractmethod
     def send(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         """Publish soon."""
+
+    @property
+    @abstractmethod
+    def replicas(self) -> int:
+        """On how many servers a stream is kept that is created now."""
+
+    def delivery_inbox(self) -> str:
+        """Return a subject of its own for what a consumer delivers."""
+        return self.new_inbox()
 
     @abstractmethod
     def mend(self, reader: NatsFollower) -> None:
@@ -118,9 +82,13 @@ class NatsStorage(ABC):
 
     async def read(self, stream: str, subject: str, *, first: int = 1) -> AsyncIterator[Stored]:
         what = f"read {subject}"
+        if self.ways.direct:
+            async for each in self.read_directly(stream, subject, first):
+                yield each
+            return
         created = await self._open_reader(stream, subject, first, what)
         left = created.num_pending
-        inbox = self.new_inbox()
+        inbox = self.delivery_inbox()
         batch: asyncio.Queue[Raw | None] = asyncio.Queue()
         self._readings[inbox] = batch
         unlisten = await self.listen(inbox, batch.put_nowait)
@@ -149,12 +117,18 @@ class NatsStorage(ABC):
             [subject], deliver_policy="by_start_sequence", opt_start_seq=max(first, 1)
         )
         config["inactive_threshold"] = 60_000_000_000  # its reader may be slow between two batches
+        return await self._make_reader(stream, config, what)
+
+    async def _make_reader(self, stream: str, config: dict[str, Any], what: str) -> jetstream.ApiAnswer:
         return await self.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
 
     def _close_reader(self, stream: str, created: jetstream.ApiAnswer) -> None:
         self.send(f"{self.root}{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
 
     async def count(self, stream: str, subject: str, *, first: int = 1) -> int:
+        if self.ways.direct:
+            wanted = {"seq": max(first, 1), "next_by_subj": subject}
+            return await self.count_directly(stream, wanted, f"count {subject}")
         created = await self._open_reader(stream, subject, first, f"count {subject}")
         self._close_reader(stream, created)
         return created.num_pending
@@ -204,13 +178,15 @@ class NatsStorage(ABC):
         """Return how many bytes a second a stream took in of late, from the messages of so many seconds and its mean message."""
         info = await self.api(f"STREAM.INFO.{stream}", None, f"look at {stream}")
         since = datetime.now(UTC) - timedelta(seconds=within_s)
-        config = jetstream.consumer_config(
-            [">"], deliver_policy="by_start_time", opt_start_time=since.isoformat()
-        )
-        body = {"stream_name": stream, "config": config}
-        created = await self.api(f"CONSUMER.CREATE.{stream}", body, f"look at {stream}")
-        self.send(f"{self.root}{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
-        return created.num_pending * info.state.bytes / max(info.state.messages, 1) / within_s
+        what, stored = f"look at {stream}", 0
+        if self.ways.direct:
+            stored = await self.count_directly(stream, {"start_time": since.isoformat()}, what)
+        else:
+            policy = {"deliver_policy": "by_start_time", "opt_start_time": since.isoformat()}
+            created = await self._make_reader(stream, jetstream.consumer_config([">"], **policy), what)
+            self._close_reader(stream, created)
+            stored = created.num_pending
+        return stored * info.state.bytes / max(info.state.messages, 1) / within_s
 
     async def ensure(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> None:
         """Create the streams and buckets that are not there; again after every reconnection, since memory forgets.
@@ -226,7 +202,7 @@ class NatsStorage(ABC):
     async def differences(self, streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> list[str]:
         """Return what is missing or configured otherwise, one line each, for `rover doctor`."""
         found: list[str] = []
-        for config in _configs(streams, buckets):
+        for config in _configs(streams, buckets, self.replicas):
             answer = await self._api(f"STREAM.INFO.{config['name']}", None, CALL_TIMEOUT_S)
             found += jetstream.compare(config, None if answer.error else answer.config)
         return found
@@ -234,7 +210,11 @@ class NatsStorage(ABC):
     # Buckets
 
     async def get(self, bucket: str, key: str) -> Entry | None:
-        newest = self._newest_directly if self.ways.direct or self._is_elsewhere(bucket) else self.newest
+        newest = (
+            self.last_directly
+            if self.ways.direct or self._is_of_control(jetstream.bucket_stream(bucket))
+            else self.newest
+        )
         stored = await newest(jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}")
         entry = None if stored is None else jetstream.read_entry(bucket, stored)
         return entry if entry is not None and entry.value is not None else None
@@ -255,17 +235,13 @@ class NatsStorage(ABC):
         await self._write(bucket, key, b"", {jetstream.OPERATION: "DEL"}, expected)
 
     async def entries(self, bucket: str, key: str) -> dict[str, Entry]:
-        if not self._is_elsewhere(bucket):
+        stream, subject = jetstream.bucket_stream(bucket), f"$KV.{bucket}.{key}"
+        if not (self.ways.direct or self._is_of_control(stream)):
             return await watched_entries(self.watch, bucket, key)
-        found = [
-            jetstream.read_entry(bucket, each)
-            for each in await self._read_directly(bucket, f"$KV.{bucket}.{key}")
-        ]
+        # A bucket keeps the last message of each key, and no other.
+        reading = self.read_directly(stream, subject, 1)
+        found = [jetstream.read_entry(bucket, each) async for each in reading]
         return {each.key: each for each in found if each.value is not None}
-
-    def _is_elsewhere(self, bucket: str) -> bool:
-        """Whether a bucket is the control account's, and this is a tenant's: it may be looked up there, key by key."""
-        return bool(self.ways.tenant) and bucket in OF_CONTROL
 
     async def watch(self, bucket: str, key: str, handler: Callable[[Entry], None]) -> Subscription:
         reader = NatsWatch(self, bucket, key, handler)
@@ -277,68 +253,9 @@ class NatsStorage(ABC):
             raise
         return kept
 
-    # The API
-
-    async def api(self, call: str, body: dict[str, Any] | None, what: str) -> jetstream.ApiAnswer:
-        answer = await self._api(call, body, CALL_TIMEOUT_S)
-        if answer.error is not None:
-            jetstream.refuse(answer.error, what)
-        return answer
-
     async def newest(self, stream: str, subject: str) -> Stored | None:
         # Asked of the stream's leader: a direct get may be answered by a replica that lags, and a tail must be the tail (P16).
-        answer = await self._api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}, CALL_TIMEOUT_S)
-        if answer.error is not None and answer.error.err_code != jetstream.NO_MESSAGE:
-            jetstream.refuse(answer.error, f"read the tail of {subject}")
-        return None if answer.message is None else jetstream.read_stored(answer.message)
-
-    async def _newest_directly(self, stream: str, subject: str) -> Stored | None:
-        """Return the last message on a subject as any replica has it: for readers to whom an old one does no harm."""
-        what = f"{self._direct_root}{jetstream.API}.DIRECT.GET.{stream}.{subject}"
-        try:
-            msg = await self.ask(what, b"", CALL_TIMEOUT_S)
-        except NoResponders as error:
-            raise BusError(f"{stream} cannot be read on {self.url}: it is not there yet") from error
-        return jetstream.read_direct(msg.headers or {}, msg.data, f"read {subject}")
-
-    @property
-    def _direct_root(self) -> str:
-        """What is looked up directly from a tenant's account is the control account's: it has its own streams' API."""
-        return CONTROL if self.ways.tenant else self.root
-
-    async def _read_directly(self, bucket: str, subjects: str) -> list[Stored]:
-        """Return the last message of each subject of a bucket: one request, many answers, no consumer that delivers anywhere."""
-        stream, what = jetstream.bucket_stream(bucket), f"read {bucket}"
-        inbox, found, batch = self.new_inbox(), list[Stored](), asyncio.Queue[Raw | None]()
-        self._readings[inbox] = batch
-        unlisten = await self.listen(inbox, batch.put_nowait)
-        try:
-            body = jetstream.encode({"multi_last": [subjects], "batch": MOST_DIRECT})
-            await self.post(f"{self._direct_root}{jetstream.API}.DIRECT.GET.{stream}", body, inbox)
-            while True:
-                msg = await _next(batch, what)
-                if (msg.headers or {}).get(jetstream.STATUS) == jetstream.END_OF_BATCH:
-                    return found
-                stored = jetstream.read_direct(msg.headers or {}, msg.data, what)
-                if stored is None:
-                    return found
-                found.append(stored)
-        finally:
-            del self._readings[inbox]
-            await unlisten()
-
-    async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.ApiAnswer:
-        try:
-            msg = await self.ask(
-                f"{self.root}{jetstream.API}.{call}",
-                b"" if body is None else jetstream.encode(body),
-                timeout_s,
-            )
-        except NoResponders as error:
-            raise BusError(
-                f"JetStream does not answer on {self.url}: is it switched on, is its disk full?"
-            ) from error
-        return jetstream.read_answer(msg.data)
+        return await self.stored(stream, {"last_by_subj": subject}, f"read the tail of {subject}")
 
     async def _store(
         self, subject: str, body: bytes, headers: dict[str, str], timeout_s: float, what: str
@@ -372,7 +289,7 @@ class NatsStorage(ABC):
         return stored.sequence if jetstream.read_entry(bucket, stored).value is None else None
 
     async def _ensure_declared(self) -> None:
-        for config in _configs(self._declared[0].values(), self._declared[1].values()):
+        for config in _configs(self._declared[0].values(), self._declared[1].values(), self.replicas):
             await self._create(config)
 
     async def _create(self, config: dict[str, Any]) -> None:
@@ -390,26 +307,17 @@ class NatsStorage(ABC):
             config = {**config, "max_bytes": config["max_bytes"] // 4}
 
 
-def _configs(streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec]) -> list[dict[str, Any]]:
+def _configs(
+    streams: Iterable[StreamSpec], buckets: Iterable[BucketSpec], replicas: int
+) -> list[dict[str, Any]]:
     return [
-        *(jetstream.stream_config(stream) for stream in streams),
-        *(jetstream.bucket_config(bucket) for bucket in buckets),
+        *(jetstream.stream_config(stream, replicas) for stream in streams),
+        *(jetstream.bucket_config(bucket, replicas) for bucket in buckets),
     ]
 
 
-async def _next(batch: asyncio.Queue[Raw | None], what: str) -> Raw:
-    try:
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            msg = await batch.get()
-    except TimeoutError:
-        raise BusTimeout(f"{what}: the broker fell silent for {CALL_TIMEOUT_S} s: read again") from None
-    if msg is None:
-        raise NotConnected(f"{what}: the connection to the broker broke: read again")
-    return msg
-
-
 async def _next_stored(batch: asyncio.Queue[Raw | None], what: str) -> Stored | None:
-    msg = await _next(batch, what)
+    msg = await next_raw(batch, what)
     if msg.headers and jetstream.STATUS in msg.headers:
         return None
     ack = jetstream.Ack(msg.reply)

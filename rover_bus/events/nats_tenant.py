@@ -21,9 +21,10 @@ from rover_bus.events.bus import (
     Subscription,
 )
 from rover_bus.events.errors import InputError
-from rover_bus.events.nats_follow import NatsFollower, Raw
+from rover_bus.events.nats_follow import NatsFollower
 from rover_bus.events.nats_jetstream import source_sequence
 from rover_bus.events.nats_storage import NatsStorage
+from rover_bus.events.nats_wire import Raw, Ways
 from rover_bus.events.streams import FACTS, OF_CONTROL, PROFILES
 from rover_bus.events.subjects import (
     BRAIN_LOG,
@@ -49,6 +50,7 @@ class NatsTenantBus(NatsStorage):
         super().__init__()
         self._whole, self.tenant, self.url = whole, tenant, whole.url
         self.root, self.into = of_tenant(tenant, ""), into_tenant(tenant)
+        self.ways = Ways(direct=whole.ways.direct)
 
     @property
     def connected(self) -> bool:
@@ -57,6 +59,10 @@ class NatsTenantBus(NatsStorage):
     @property
     def max_payload_bytes(self) -> int:
         return self._whole.max_payload_bytes
+
+    @property
+    def replicas(self) -> int:
+        return self._whole.replicas
 
     def of(self, tenant: str) -> Bus:
         """Return a tenant's account; a job that is named without one is this tenant's own."""
@@ -155,6 +161,9 @@ class NatsTenantBus(NatsStorage):
         return self._whole.message_id(name)
 
     def new_inbox(self) -> str:
+        return self._whole.new_inbox()
+
+    def delivery_inbox(self) -> str:
         return seen_of_tenant(self.tenant, self._whole.new_inbox().removeprefix("_INBOX."))
 
     async def listen(self, subject: str, callback: Callable[[Raw], None]) -> Callable[[], Awaitable[None]]:

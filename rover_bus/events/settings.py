@@ -113,6 +113,10 @@ class StackSettings(Checked, frozen=True, kw_only=True):
     down_s: Annotated[
         float, between(5, 3600, "`rover down` waits so long for the stack's processes to end")
     ] = 60.0
+    replicas: Annotated[
+        int,
+        between(0, 5, "servers that keep each stream; 0 is three where the broker is a cluster, else one"),
+    ] = 0
 
 
 class Settings(Checked, frozen=True, kw_only=True):

@@ -89,6 +89,7 @@ BUCKETS: tuple[BucketSpec, ...] = (
 )
 
 OF_CONTROL = (PRESENCE, SETTINGS, TENANTS)  # buckets of the control account alone
+LOOKED_UP = (PRESENCE, SETTINGS)  # buckets of the control account in which tenants look
 OF_TENANT = tuple(each for each in BUCKETS if each.name not in OF_CONTROL)
 
 

@@ -124,6 +124,78 @@ def remove(tenant: str, directory: str) -> None:
     click.echo(f"{tenant}: removed")
 
 
+@auth.command("users")
+@directory_option
+@output_option
+def users(directory: str, output: str) -> None:
+    """List the users that were given credentials, people by tenant and hosts that joined, with the time of a revocation."""
+    with _vault(Home.find(directory).of_running()) as vault:
+        revoked = {user: at_s for users in vault.users.revoked.values() for user, at_s in users.items()}
+        rows = [
+            {
+                "user": each.user,
+                "role": each.role,
+                "of": each.of,
+                "made": time.ctime(each.made_s),
+                "revoked": time.ctime(revoked[each.user]) if each.user in revoked else "",
+            }
+            for each in vault.users.all
+        ]
+    show(rows, ("user", "role", "of", "made", "revoked"), output)
+
+
+@auth.command("revoke")
+@click.argument("users", nargs=-1, metavar="[USER|FILE]...")
+@click.option("--host", default="", help="The host of this name that joined.")
+@click.option("--people-of", "tenant", default="", metavar="TENANT", help="All people of this tenant.")
+@directory_option
+def revoke(users: tuple[str, ...], host: str, tenant: str, directory: str) -> None:
+    """Take all rights from users, at once and for ever: by public key, by a file of credentials, by host, or a tenant's people.
+
+    A process that has them ends with exit code 5. Rights of a job's members end with the job by themselves.
+    """
+    from rover_bus.cli.tenants import tell
+
+    home = Home.find(directory).of_running()
+    with _vault(home) as vault:
+        found = dict(_named(vault, each) for each in users)
+        found |= {
+            each.user: each.account
+            for each in vault.users.all
+            if (host and (each.role, each.of) == ("daemon", host))
+            or (tenant and each.role != "daemon" and each.of == tenant)
+        }
+        if not found:
+            raise InputError("no such user: `rover auth users` lists those that were given credentials")
+        told = {account: vault.revoke(user, account) for user, account in found.items()}
+
+        async def tell_all(_owner: NatsBus, system: Bus) -> None:
+            for token in told.values():
+                await tell(system, token)
+
+        try:
+            _as_owner(home, vault, tell_all)
+        except NoStack:
+            click.echo("the stack does not run: it takes that in when it starts", err=True)
+    for user in found:
+        click.echo(f"{user}: has no rights any more")
+
+
+def _named(vault: Vault, named: str) -> tuple[str, str]:
+    """Return the user and the account that a public key or a file of credentials names. Raises InputError."""
+    from rover_bus.events import credentials
+
+    if Path(named).exists():
+        read = credentials.read(credentials.read_file(Path(named)))
+        if read is None:
+            raise InputError(f"{named} holds no credentials: name a public key or a file of credentials")
+        return read.user, read.account
+    accounts = {each.user: each.account for each in vault.users.all}
+    if named not in accounts:
+        raise InputError(f"{named}: no user of this stack: `rover auth users` lists them")
+    return named, accounts[named]
+
+
 @auth.command("token")
 @click.option("--out", required=True, metavar="FILE", help="Where to write it, for its owner alone.")
 @click.option("--ttl", default="1h", metavar="DURATION", help="How long it may be used; at most 7d [1h].")
@@ -136,7 +208,8 @@ def token(stack: Address, out: str, ttl: str) -> None:
     """
     from rover_bus.auth.host_vault import HostVault
     from rover_bus.auth.joining import write_token
-    from rover_bus.auth.vault import Vault, write_secret
+    from rover_bus.auth.secret_files import write_secret
+    from rover_bus.auth.vault import Vault
 
     valid_s = parse_seconds(ttl, "--ttl")
     if not 1 <= valid_s <= LONGEST_S:

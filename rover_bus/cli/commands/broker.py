@@ -14,6 +14,8 @@ from rover_bus.cli.home import Home
 from rover_bus.cli.own_broker import LOOPBACK, OwnBroker, care, start_broker
 from rover_bus.cli.stack import CannotWrite, check_bind, host_name
 from rover_bus.cli.supervisor import Supervisor
+from rover_bus.events.errors import InputError
+from rover_bus.events.subjects import name as check_name
 from rover_bus.events.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -45,22 +47,47 @@ LOOK_S = 0.5
 @click.option(
     "--max-store", default="", metavar="SIZE", help="Most that it may store [three quarters of its disk]."
 )
-def broker(
+@click.option("--server-name", default="", metavar="NAME", help="Its name in a cluster [this machine's].")
+@click.option(
+    "--cluster-port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="Port for the cluster's other servers; 0: none.",
+)
+@click.option(
+    "--route",
+    "routes",
+    multiple=True,
+    metavar="ADDRESS:PORT",
+    help="Another server of the cluster; may be repeated.",
+)
+def broker(  # noqa: PLR0913 - a command's options are its parameters
     directory: str,
     bind: str,
     port: int,
     names: tuple[str, ...],
     sync: Literal["default", "always"],
     max_store: str,
+    server_name: str,
+    cluster_port: int,
+    routes: tuple[str, ...],
 ) -> None:
     """Run the broker of a stack, and nothing else of it, until SIGTERM or Ctrl-C.
 
     The keys of the stack are made below its directory at the first start, with the credentials of its processes and people. Other
     machines run the rest: `rover up --url tls://ADDRESS:PORT --secret-file AUTH/creds/operator.creds`, with a copy of `auth`.
+    With --cluster-port and --route it is one server of a cluster: three of them, with copies of one `auth`, keep each stream.
     """
+    if bool(routes) != bool(cluster_port):
+        raise InputError(
+            "a server of a cluster needs both: --cluster-port, and --route for each of the others"
+        )
     home, address = Home.find(directory), check_bind(bind or LOOPBACK)
     limit = parse_bytes(max_store, "--max-store") if max_store else 0
-    wanted = OwnBroker(sync, limit, port, names, alone=True)
+    place = check_name(server_name or host_name(), "server")
+    wanted = OwnBroker(
+        sync, limit, port, names, alone=True, server_name=place, cluster_port=cluster_port, routes=routes
+    )
     try:
         home.create()
         lock = home.hold()

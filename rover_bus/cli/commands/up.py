@@ -22,7 +22,7 @@ from rover_bus.cli.joining import joined_stack
 from rover_bus.cli.own_broker import LOOPBACK, OwnBroker
 from rover_bus.cli.stack import BrainPolicy, Here, OtherBroker, RunningStack
 from rover_bus.cli.supervisor import ServiceFailed
-from rover_bus.events.errors import InputError, Refused
+from rover_bus.events.errors import AccessDenied, InputError, Refused
 from rover_bus.events.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -152,12 +152,12 @@ class StackEnding:
             signal.signal(number, self._receive)
 
     def wait(self) -> None:
-        """Return once the stack is told to end.
+        """Return once the stack is told to end, or its host is turned away.
 
         A wait without a bound would miss a signal that another thread receives, or that arrives just before the wait begins: the
         interpreter runs handlers in the main thread alone, and a lock that it waits for wakes it only for a signal of its own.
         """
-        while not self.told.wait(SIGNAL_LOOK_S):
+        while not self.told.wait(SIGNAL_LOOK_S) and not self._stack.turned_away:
             pass
 
     def go_on(self) -> None:
@@ -190,6 +190,8 @@ def run_until_signal(stack: RunningStack, *, quiet: bool) -> int:
             click.echo("next     rover submit JOB.toml --wait      Ctrl-C ends everything")
         while True:
             ending.wait()
+            if refusal := stack.turned_away:
+                raise AccessDenied(refusal)
             down = stack.home.take_note_of_kept()  # then `rover down` sees to models and shared memory
             lost = [] if down else _keep(stack, ending, quiet)
             if not lost or _may_be_lost(lost, ending):

@@ -134,9 +134,32 @@ async def attack(broker: EmbeddedBroker, secret: str, role: RoleName) -> None:
             f"$JS.API.DIRECT.GET.KV_{LEADERS}.$KV.{LEADERS}.{OWN}",
         ):
             await client.publish(subject, b"detour", reply=reply)
+        if ROLES[role].account not in ("control", "tenant"):
+            for subject, body in reads(LOG, FACTS):
+                await client.publish(subject, body, reply=reply)
     await client.flush()
     await asyncio.sleep(0.2)
     await client.close()
+
+
+def reads(*streams: str, root: str = "") -> list[tuple[str, bytes]]:
+    """Return what reads streams, and what would make a consumer that delivers to the subject of the reply."""
+    wanted = b'{"seq": 1, "next_by_subj": ">"}'
+    config = {"deliver_subject": ORDER, "ack_policy": "none"}
+    return [
+        each
+        for stream in streams
+        for each in (
+            (f"{root}$JS.API.STREAM.MSG.GET.{stream}", wanted),
+            (f"{root}$JS.API.DIRECT.GET.{stream}", b'{"seq": 1, "batch": 10}'),
+            (f"{root}$JS.API.DIRECT.GET.{stream}.{FACT}", b""),
+            (f"{root}$JS.API.STREAM.INFO.{stream}", b""),
+            (
+                f"{root}$JS.API.CONSUMER.CREATE.{stream}",
+                json.dumps({"stream_name": stream, "config": config}).encode(),
+            ),
+        )
+    ]
 
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role not in TENANT_ROLES])
@@ -196,6 +219,8 @@ async def say_wherever(broker: EmbeddedBroker, secret: str) -> None:
         body = json.dumps({"stream_name": FACTS, "config": config}).encode()
         await client.publish(f"$JS.API.CONSUMER.CREATE.{FACTS}.c{number}", body, reply=subject)
         await client.publish(f"$JS.API.STREAM.MSG.GET.{FACTS}", b'{"seq": 1}', reply=subject)
+        for asked, body in reads(FACTS, LOG):
+            await client.publish(asked, body, reply=subject)
     await client.flush()
     await asyncio.sleep(0.3)
     await client.close()

@@ -15,7 +15,8 @@ import pytest
 from rover_bus.auth.host_vault import HostVault
 from rover_bus.auth.joining import JoiningKeys, JoinToken, write_token
 from rover_bus.auth.roles import JOIN
-from rover_bus.auth.vault import RunOfJob, Vault, write_secret
+from rover_bus.auth.secret_files import write_secret
+from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli.admitting import admit_hosts
 from rover_bus.cli.home import Home
 from rover_bus.cli.joining import join

@@ -13,7 +13,7 @@ from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied, BusError
 from rover_bus.events.nats_bus import NatsBus
-from rover_bus.events.nats_storage import Ways
+from rover_bus.events.nats_wire import Ways
 from rover_bus.events.purging import keep_purging
 from rover_bus.events.streams import BUCKETS, FACTS, LOG, PROFILES, STREAMS
 

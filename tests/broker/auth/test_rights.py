@@ -24,7 +24,7 @@ from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Stored
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.nats_client import forbidden_subject
-from rover_bus.events.nats_storage import PLAIN, Ways
+from rover_bus.events.nats_wire import PLAIN, Ways
 from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, LOG, PROFILES, STREAMS
 
 pytestmark = pytest.mark.broker

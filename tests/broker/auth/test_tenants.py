@@ -26,7 +26,7 @@ from rover_bus.events.forgetting import ask_to_forget, forget_job
 from rover_bus.events.host_facts import HostLeft
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec
 from rover_bus.events.nats_bus import NatsBus
-from rover_bus.events.nats_storage import Ways
+from rover_bus.events.nats_wire import Ways
 from rover_bus.events.purging import keep_purging
 from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, LOG, PRESENCE, PROFILES, SETTINGS, STREAMS
 from rover_bus.node.outbox import Letter, Outboxes

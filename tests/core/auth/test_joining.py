@@ -12,7 +12,8 @@ import pytest
 
 from rover_bus.auth.host_vault import HostVault
 from rover_bus.auth.joining import HostGrant, JoiningKeys, JoinToken, read_token, seal, write_token
-from rover_bus.auth.vault import RunOfJob, Vault, write_secret
+from rover_bus.auth.secret_files import write_secret
+from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.events import credentials
 from rover_bus.events.errors import AccessDenied, InputError, NameRefused
 

@@ -77,9 +77,42 @@ def test_members_reach_nothing_of_the_control_account_that_no_role_of_theirs_has
     reached = {each["subject"] for each in claims["imports"]}
     rights = [right.subject for name in ("worker", "ps", "joiner") for right in ROLES[name].rights]
     assert reached == {filled(subject, "*", "*", "*") for subject in rights}
-    offered = {each["subject"] for each in accounts.control_claims(SIGNERS, {})["exports"]}
-    assert offered == reached
     assert not any("CONSUMER" in subject or "STREAM" in subject for subject in reached)
+
+
+@pytest.mark.parametrize("tenant", ["default", "ads"])
+def test_what_only_looks_stands_in_an_account_without_streams_and_reaches_reads_alone(tenant: str) -> None:
+    claims = accounts.observers_claims(SIGNERS, tenant, {"ads": "A", "maps": "M"}, "C")
+    assert "streams" not in claims["limits"]
+    reached = {each["subject"] for each in claims["imports"]}
+    calls = {subject.removeprefix("$JS.API.") for subject in reached if subject.startswith("$JS.")}
+    asked = {"STREAM.MSG.GET.*", "STREAM.INFO.*", "INFO", "STREAM.NAMES", "STREAM.LIST"}
+    assert calls >= asked
+    assert {call.split(".")[0] for call in calls - asked} == {"DIRECT"}
+    if tenant == "ads":
+        assert {each["account"] for each in claims["imports"]} == {"A", "C"}
+
+
+def test_the_control_account_offers_members_and_observers_what_they_have_a_right_to_and_nothing_else() -> (
+    None
+):
+    offered = {each["subject"] for each in accounts.control_claims(SIGNERS, {})["exports"]}
+    members = {each["subject"] for each in accounts.members_claims(SIGNERS, "default", "A", "A")["imports"]}
+    observers = {
+        each["subject"] for each in accounts.observers_claims(SIGNERS, "default", {}, "A")["imports"]
+    }
+    taken = members | observers
+    assert all(any(subjects.matches(each, subject) for each in offered) for subject in taken)
+    assert all(any(subjects.matches(each, subject) for subject in taken) for each in offered)
+
+
+@pytest.mark.parametrize("name", ["observer", "viewer"])
+def test_what_only_looks_has_no_right_to_make_a_consumer_or_anything_else(name: roles.RoleName) -> None:
+    for right in ROLES[name].rights:
+        assert right.action != "publish"
+        assert not {"CREATE", "DELETE", "UPDATE", "PURGE", "CONSUMER", "RESTORE"} & set(
+            right.subject.split(".")
+        )
 
 
 def test_a_tenant_reaches_daemons_the_keeper_and_two_buckets_of_the_control_account_and_no_other_tenant() -> (

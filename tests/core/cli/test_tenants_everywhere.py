@@ -39,7 +39,7 @@ OF_NO_TENANT = {
         "nats",
         "kube render",
     ),
-    *(f"auth {each}" for each in ("add", "list", "credentials", "remove", "token")),
+    *(f"auth {each}" for each in ("add", "list", "credentials", "remove", "token", "users", "revoke")),
     *(f"quota {each}" for each in ("list", "set", "remove")),
 }
 

@@ -1,0 +1,208 @@
+"""What streams and buckets need of a connection to NATS: requests to JetStream's API, and stored messages without a consumer.
+
+Fed by nats_bus.py and nats_tenant.py, which implement it; feeds nats_storage.py and the readers of nats_follow.py. A consumer
+delivers to a subject that its maker names, whatever the maker's rights, so a role that only looks has no right to one: direct gets
+answer to the account that asked, and no further (docs/design/0047).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from rover_bus.events import nats_jetstream as jetstream
+from rover_bus.events.bus import Stored
+from rover_bus.events.errors import BusError, BusTimeout, NoResponders, NotConnected
+from rover_bus.events.streams import LOOKED_UP, OF_CONTROL
+from rover_bus.events.subjects import CONTROL
+
+CALL_TIMEOUT_S = 5.0
+DIRECT_BATCH = 256  # messages of one answer
+_ONE_BY_ONE = frozenset(jetstream.bucket_stream(bucket) for bucket in LOOKED_UP)
+_STREAMS_OF_CONTROL = frozenset(jetstream.bucket_stream(bucket) for bucket in OF_CONTROL)
+
+
+class Raw(Protocol):
+    """A message as the client gives it."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def reply(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def headers(self) -> dict[str, str] | None: ...
+
+
+class StoredBatch(NamedTuple):
+    """Stored messages in order, and how many more there were on the same subjects."""
+
+    found: list[Stored]
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a process whose rights are few does what others ask of the stream API itself (docs/design/0047).
+
+    `direct`: it reads without consumers. `keeper`: where it asks for purges. `tenant`: whose account it is in; "": the control
+    account. `replicas`: on how many servers it keeps what it creates; 0: in a cluster on `IN_CLUSTER`, else on one.
+    """
+
+    direct: bool = False
+    keeper: str = ""
+    tenant: str = ""
+    replicas: int = 0
+
+
+IN_CLUSTER = 3
+PLAIN = Ways()
+
+
+class NatsWire(ABC):
+    """One account over one connection. `url` is for error messages.
+
+    `root`, `into`: what stands before the API's subjects, and before subjects that are stored, where both are another account's.
+    """
+
+    url: str
+    ways: Ways = PLAIN
+    root: str = ""
+    into: str = ""
+
+    def __init__(self) -> None:
+        self._readings: dict[str, asyncio.Queue[Raw | None]] = {}
+
+    # What the connection gives
+
+    @abstractmethod
+    async def ask(
+        self, subject: str, body: bytes, timeout_s: float, headers: dict[str, str] | None = None
+    ) -> Raw:
+        """Request and wait. Raises NoResponders, BusTimeout, NotConnected, AccessDenied."""
+
+    @abstractmethod
+    async def post(self, subject: str, body: bytes, reply: str) -> None:
+        """Publish with a reply subject."""
+
+    @abstractmethod
+    def new_inbox(self) -> str:
+        """Return a subject of its own for answers."""
+
+    @abstractmethod
+    async def listen(self, subject: str, callback: Callable[[Raw], None]) -> Callable[[], Awaitable[None]]:
+        """Subscribe on the present connection only; return what ends it."""
+
+    # The API
+
+    async def api(self, call: str, body: dict[str, Any] | None, what: str) -> jetstream.ApiAnswer:
+        answer = await self._api(call, body, CALL_TIMEOUT_S)
+        if answer.error is not None:
+            jetstream.refuse(answer.error, what)
+        return answer
+
+    async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.ApiAnswer:
+        try:
+            msg = await self.ask(
+                f"{self.root}{jetstream.API}.{call}",
+                b"" if body is None else jetstream.encode(body),
+                timeout_s,
+            )
+        except NoResponders as error:
+            raise BusError(
+                f"JetStream does not answer on {self.url}: is it switched on, is its disk full?"
+            ) from error
+        return jetstream.read_answer(msg.data)
+
+    async def stored(self, stream: str, wanted: dict[str, Any], what: str) -> Stored | None:
+        """Return the one stored message that is wanted, as the stream's leader has it; None when there is none."""
+        answer = await self._api(f"STREAM.MSG.GET.{stream}", wanted, CALL_TIMEOUT_S)
+        if answer.error is not None and answer.error.err_code != jetstream.NO_MESSAGE:
+            jetstream.refuse(answer.error, what)
+        return None if answer.message is None else jetstream.read_stored(answer.message)
+
+    # Direct gets
+
+    async def last_directly(self, stream: str, subject: str) -> Stored | None:
+        """Return the last message on a subject as any replica has it: for readers to whom an old one does no harm."""
+        if stream in _ONE_BY_ONE and not self._is_of_control(stream):
+            return await self.stored(stream, {"last_by_subj": subject}, f"read {subject}")
+        try:
+            msg = await self.ask(f"{self._direct(stream)}.{subject}", b"", CALL_TIMEOUT_S)
+        except NoResponders as error:
+            raise BusError(f"{stream} cannot be read on {self.url}: it is not there yet") from error
+        return jetstream.read_direct(msg.headers or {}, msg.data, f"read {subject}")
+
+    async def batch(self, stream: str, wanted: dict[str, Any], what: str) -> StoredBatch:
+        """Return stored messages in order: one request, many answers. `wanted`: as the API has it, `seq`, `next_by_subj`, ..."""
+        if stream in _ONE_BY_ONE and not self._is_of_control(stream):
+            # The broker imports no direct gets of these (auth/accounts.py); each holds a few entries.
+            one = await self.stored(stream, wanted, what)
+            return StoredBatch([] if one is None else [one], pending=one is not None)
+        inbox, found, answers = self.new_inbox(), list[Stored](), asyncio.Queue[Raw | None]()
+        self._readings[inbox] = answers
+        unlisten = await self.listen(inbox, answers.put_nowait)
+        try:
+            await self.post(self._direct(stream), jetstream.encode({"batch": DIRECT_BATCH, **wanted}), inbox)
+            while True:
+                msg = await next_raw(answers, what)
+                headers = msg.headers or {}
+                if headers.get(jetstream.STATUS) == jetstream.END_OF_BATCH:
+                    return StoredBatch(found, int(headers.get(jetstream.PENDING, "0")))
+                if headers.get(jetstream.STATUS) == jetstream.NOT_THERE:
+                    raise BusError(f"{what}: {stream} cannot be read on {self.url}: it is not there yet")
+                stored = jetstream.read_direct(headers, msg.data, what)
+                if stored is None:
+                    return StoredBatch(found, 0)
+                found.append(stored)
+        finally:
+            del self._readings[inbox]
+            await unlisten()
+
+    async def read_directly(self, stream: str, subject: str, first: int) -> AsyncIterator[Stored]:
+        """Iterate what is stored now, as `Bus.read`."""
+        what, sequence = f"read {subject}", max(first, 1)
+        end, pending = await self._present_end(stream, what), 1
+        while pending and sequence <= end:
+            found, pending = await self.batch(stream, {"seq": sequence, "next_by_subj": subject}, what)
+            for stored in found:
+                if stored.sequence <= end:
+                    yield stored
+            pending = pending if found else 0  # purged or expired meanwhile
+            sequence = found[-1].sequence + 1 if found else sequence
+
+    async def _present_end(self, stream: str, what: str) -> float:
+        if self._is_of_control(stream):
+            return math.inf  # a tenant may ask for the entries, and not about their stream
+        return (await self.api(f"STREAM.INFO.{stream}", None, what)).state.last_seq
+
+    async def count_directly(self, stream: str, wanted: dict[str, Any], what: str) -> int:
+        """Return how many messages there are from a place or a time on."""
+        batch = await self.batch(stream, {**wanted, "batch": 1}, what)
+        return len(batch.found) + batch.pending
+
+    def _direct(self, stream: str) -> str:
+        """Return where a stream is looked up: a tenant looks up some of the control account's."""
+        root = CONTROL if self._is_of_control(stream) else self.root
+        return f"{root}{jetstream.API}.DIRECT.GET.{stream}"
+
+    def _is_of_control(self, stream: str) -> bool:
+        """Whether this is a tenant's account, and the stream the control account's."""
+        return bool(self.ways.tenant) and stream in _STREAMS_OF_CONTROL
+
+
+async def next_raw(answers: asyncio.Queue[Raw | None], what: str) -> Raw:
+    """Return the next of many answers. Raises BusTimeout, NotConnected."""
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            msg = await answers.get()
+    except TimeoutError:
+        raise BusTimeout(f"{what}: the broker fell silent for {CALL_TIMEOUT_S} s: read again") from None
+    if msg is None:
+        raise NotConnected(f"{what}: the connection to the broker broke: read again")
+    return msg

@@ -1,0 +1,115 @@
+"""A broker cluster of three real servers on loopback: one is killed, what was stored is there, and it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from rover_bus.auth.vault import Vault
+from rover_bus.events.broker import ClusterPlace, EmbeddedBroker
+from rover_bus.events.bus import MESSAGE_ID, Entry
+from rover_bus.events.errors import BusError
+from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, STREAMS
+from rover_bus.events.subjects import job_fact
+
+pytestmark = pytest.mark.broker
+PATIENCE_S = 60.0
+FACT = job_fact("demo", "job.opened")
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Vault:
+    made = Vault(tmp_path / "auth")
+    made.write_credentials("h1")
+    return made
+
+
+@pytest.fixture
+def servers(tmp_path: Path, vault: Vault) -> Iterator[list[EmbeddedBroker]]:
+    ports = free_ports(3)
+    made = []
+    for number, port in enumerate(ports):
+        routes = [f"127.0.0.1:{each}" for each in ports if each != port]
+        place = ClusterPlace(f"s{number}", port, routes, vault.cluster_secret)
+        broker = EmbeddedBroker(tmp_path / f"s{number}", rights=vault.server_configuration)
+        made.append(broker.join_cluster(place))
+    with ExitStack() as running:
+        for each in made:
+            running.enter_context(each)
+        yield made
+
+
+async def insist(call: Callable[[], Awaitable[object]]) -> object:
+    """Call until the cluster has elected what it needs."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await call()
+            except BusError:
+                await asyncio.sleep(0.1)
+
+
+def test_a_server_is_killed_and_nothing_is_lost_or_doubled(
+    servers: list[EmbeddedBroker], vault: Vault
+) -> None:
+    async def run() -> None:
+        urls = ",".join(each.url for each in servers)
+        bus = await NatsBus.connect(urls, secret=vault.owner_credentials(), timeout_s=10)
+        try:
+            assert bus.replicas == 3
+            await insist(lambda: bus.ensure(STREAMS, BUCKETS))
+            assert await bus.differences(STREAMS, BUCKETS) == []
+            heard: list[bytes] = []
+            await bus.follow(FACTS, [FACT], lambda stored: heard.append(stored.body), start="first")
+
+            async def store(number: int) -> None:
+                await insist(
+                    lambda: bus.append(FACTS, FACT, b"%d" % number, headers={MESSAGE_ID: f"m{number}"})
+                )
+
+            for number in range(20):
+                await store(number)
+            await insist(lambda: bus.put(LEADERS, "demo", b"leads"))
+            killed = next(each for each in servers if str(each.port) == port_of(bus))
+            killed.kill()
+            for number in range(20, 40):
+                await store(number)
+            expected = [b"%d" % number for number in range(40)]
+
+            async def stored() -> list[bytes]:
+                return [each.body async for each in bus.read(FACTS, FACT)]
+
+            assert await insist(stored) == expected
+            async with asyncio.timeout(PATIENCE_S):
+                while len(heard) < 40:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert heard == expected
+            entry = await insist(lambda: bus.get(LEADERS, "demo"))
+            assert isinstance(entry, Entry)
+            assert entry.value == b"leads", "a bucket in memory is on the other servers"
+            killed.start()
+            await store(40)
+        finally:
+            await bus.close()
+
+    asyncio.run(run())
+
+
+def port_of(bus: NatsBus) -> str:
+    client = bus._client
+    assert client is not None
+    return str(client._server_info["port"])
