@@ -12,7 +12,7 @@ from rover_bus.cli.commands.up import StackEnding
 
 
 def test_a_signal_that_another_thread_receives_ends_the_stack() -> None:
-    stack: Any = SimpleNamespace(kill_members=lambda: None)
+    stack: Any = SimpleNamespace(kill_members=lambda: None, turned_away="")
     former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     ending, over, missed = StackEnding(cast(Any, stack)), threading.Event(), list[str]()
 
@@ -35,3 +35,7 @@ def test_a_signal_that_another_thread_receives_ends_the_stack() -> None:
         thread.join()
     assert not missed
     assert ending.number == signal.SIGTERM
+
+
+def test_a_host_that_its_broker_turned_away_waits_for_no_signal() -> None:
+    StackEnding(cast(Any, SimpleNamespace(turned_away="the broker refuses the secret"))).wait()
