@@ -349,7 +349,7 @@ SERVER = Role(
 OPERATOR = Role(
     "operator",
     "control",
-    "a person at the command line of the stack's own machine",
+    "a person at the command line of the stack's own machine, or what follows RoverJobs",
     (
         *_publish("what people ask of jobs", *_job_kinds("*", OF_PEOPLE)),
         *_publish(
@@ -357,6 +357,7 @@ OPERATOR = Role(
             *(subjects.cluster_facts(each.kind()) for each in OF_PEOPLE_ON_CLUSTER),
         ),
         *_publish("forgetting a job", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
+        *_publish("how far what follows RoverJobs has read", _entry(POSITIONS, "all.kube.*")),
         *_request("would a program start", subjects.daemon("*", "program")),
         *_request("what members wrote", subjects.daemon("*", "log")),
         *_request("questions about services", ABOUT_SERVICES),

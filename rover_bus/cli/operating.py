@@ -35,6 +35,7 @@ async def operate(options: ServiceOptions, stop: asyncio.Event, ready: Callable[
         pods=_pods(options, vault),
         namespaces=options.namespaces,
         connect=partial(_connect, options, vault),
+        connect_asking=partial(_connect_asking, options, vault),
         credential_of=partial(credential_of, vault),
         learn_tenant=partial(learn_tenant, vault),
         settings=options.settings,
@@ -71,3 +72,17 @@ async def _connect(options: ServiceOptions, vault: Vault | None, host: str) -> N
         file = str(vault.credentials_file("daemon", host))
     secret = credentials.of_process({}, file)
     return await NatsBus.connect(options.url, secret=secret, secret_source=file, name=f"daemon-{host}")
+
+
+async def _connect_asking(options: ServiceOptions, vault: Vault | None) -> NatsBus:
+    """Return a connection that may submit jobs and ask of them. Raises InputError beside the keys of a host that joined."""
+    file = options.secret_file
+    if vault is not None:
+        if not vault.signs_accounts:
+            raise InputError(
+                f"{vault.root} holds the keys of a host alone, which submits no jobs: run the operator beside the stack's own keys"
+            )
+        vault.write_credentials(options.host)
+        file = str(vault.credentials_file("operator"))
+    secret = credentials.of_process({}, file)
+    return await NatsBus.connect(options.url, secret=secret, secret_source=file, name="operator")

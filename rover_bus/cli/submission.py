@@ -10,26 +10,23 @@ import asyncio
 import getpass
 import os
 import secrets
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from rover_bus.cli.views.history import Happened, read_happened
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, ConnectionState
 from rover_bus.events.checkpoint_facts import CheckpointRequested
-from rover_bus.events.codec import check_input, encode
 from rover_bus.events.envelope import Envelope
-from rover_bus.events.errors import BusTimeout, InputError, NotConnected, Refused, WrongSequence
+from rover_bus.events.errors import InputError
 from rover_bus.events.facts import Fact, JobEnded, JobFact, JobStopRequested, JobSubmitted
 from rover_bus.events.host_facts import ClusterFact, HostFact
 from rover_bus.events.job import JobSpec
 from rover_bus.events.standing import stand_by
+from rover_bus.events.stating import hand_in, state_of_job, store
 from rover_bus.events.streams import FACTS
-from rover_bus.events.tenancy import of_account
 
 Observe = Callable[[Happened], None]
-PATIENCE_S = 10.0
+SOURCE = "rover-cli"
 
 
 def asker() -> str:
@@ -42,7 +39,7 @@ def asker() -> str:
 
 async def submit(bus: Bus, spec: JobSpec) -> int:
     """Store the submission; return its sequence in FACTS. Raises Refused when the name is taken."""
-    return await _hand_in(bus, _submission(bus, spec))
+    return await hand_in(bus, _submission(bus, spec), SOURCE)
 
 
 async def submit_and_follow(bus: Bus, spec: JobSpec, observe: Observe) -> JobEnded:
@@ -51,9 +48,9 @@ async def submit_and_follow(bus: Bus, spec: JobSpec, observe: Observe) -> JobEnd
     `observe` is told every fact of the job. Raises Refused when the name is taken.
     """
     fact = _submission(bus, spec)
-    sequence = await _hand_in(bus, fact)
+    sequence = await hand_in(bus, fact, SOURCE)
     standing = asyncio.ensure_future(
-        stand_by(bus, subjects.job_fact(spec.name, fact.kind()), lambda: _hand_in(bus, fact))
+        stand_by(bus, subjects.job_fact(spec.name, fact.kind()), lambda: hand_in(bus, fact, SOURCE))
     )
     following = asyncio.ensure_future(follow_job(bus, spec.name, sequence, observe))
     try:
@@ -77,19 +74,6 @@ def _submission(bus: Bus, spec: JobSpec) -> JobSubmitted:
     return JobSubmitted(job=spec.name, uid=secrets.token_hex(8), spec=spec, by=asker())
 
 
-async def _hand_in(bus: Bus, fact: JobSubmitted) -> int:
-    try:
-        return await publish(bus, fact, f"submitted.{fact.uid}", expected_last=0)
-    except WrongSequence:
-        stored = await bus.last(FACTS, subjects.job_fact(fact.job, fact.kind()))
-        if stored is not None and stored.body == encode(fact):
-            return stored.sequence  # our own, by a call whose answer was lost
-        raise Refused(
-            f"a job {fact.job!r} exists already: take another name (--name {fact.job}-2), or another stack (--dir)",
-            "exists",
-        ) from None
-
-
 async def ask_to_stop(bus: Bus, job: str, mode: str, reason: str) -> int:
     """Ask a job to drain or to be cancelled; return the sequence of the request."""
     fact = JobStopRequested(job=job, mode=mode, reason=reason, by=asker())  # type: ignore[arg-type]
@@ -104,44 +88,25 @@ async def request_checkpoint(bus: Bus, job: str, reason: str, by: str) -> int:
 
 async def publish(bus: Bus, fact: JobFact, what: str, *, expected_last: int | None = None) -> int:
     """Store a fact of a person. Repeats the same bytes when it is unknown whether they were stored (the id dedupes)."""
-    bus, fact = of_account(bus, fact)
-    subject = subjects.job_fact(fact.job, fact.kind())
-    return await _store(bus, subject, fact, fact.job, f"{fact.job}/{what}", expected_last)
+    return await state_of_job(bus, fact, what, SOURCE, expected_last=expected_last)
 
 
 async def publish_host(bus: Bus, fact: HostFact, what: str) -> int:
     """Store what a stack says of its own host, like `publish`."""
-    subject = subjects.host_fact(fact.host, fact.kind())
-    return await _store(bus, subject, fact, "", f"{fact.host}.{fact.kind()}.{what}", None)
+    return await _store(
+        bus, subjects.host_fact(fact.host, fact.kind()), fact, f"{fact.host}.{fact.kind()}.{what}"
+    )
 
 
 async def publish_cluster(bus: Bus, fact: ClusterFact, what: str) -> int:
     """Store what a person said for the whole cluster, like `publish`."""
-    return await _store(bus, subjects.cluster_fact(fact.kind()), fact, "", f"cluster/{what}", None)
+    return await _store(bus, subjects.cluster_fact(fact.kind()), fact, f"cluster/{what}")
 
 
-async def _store(
-    bus: Bus, subject: str, fact: Fact, job: str, event_id: str, expected_last: int | None
-) -> int:
-    time_text = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    headers = Envelope(
-        id=event_id, type=fact.tag(), source="rover-cli", time=time_text, job=job, cause=fact.cause
-    ).headers()
-    body, deadline_s = encode(fact), time.monotonic() + PATIENCE_S
-    check_input(body, f"{subject}: a fact", bus.max_payload_bytes)
-    while True:
-        try:
-            return await bus.append(
-                FACTS,
-                subject,
-                body,
-                headers=headers,
-                expected_last=expected_last,
-            )
-        except (BusTimeout, NotConnected):
-            if time.monotonic() > deadline_s:
-                raise
-            await asyncio.sleep(0.1)
+async def _store(bus: Bus, subject: str, fact: Fact, event_id: str) -> int:
+    return await store(
+        bus, subject, fact, Envelope(id=event_id, type=fact.tag(), source=SOURCE, cause=fact.cause)
+    )
 
 
 async def follow_job(bus: Bus, job: str, first: int, observe: Observe) -> JobEnded:

@@ -4,6 +4,8 @@ Reading order: object.py (a RoverJob and the job that it means), crd.py (the res
 Structs to the schema that an API server enforces); then what speaks with an API server: kinds.py (what is read of each kind),
 api.py (requests, at the pace of pace.py), watching.py (a cache of one kind that stays true); then members as pods: pods.py (how
 they are written and read), endings.py (how they ended), platform.py (the port of node/port.py for one node), held.py (one member),
-above what all nodes share: cluster.py, ends.py (what has ended, for successors), trials.py (whether a program starts); at last the
-process: operator.py (a daemon for each node), leading.py (which of several operators acts).
+above what all nodes share: cluster.py, ends.py (what has ended, for successors), trials.py (whether a program starts); then
+what follows objects: runs.py (what facts say of a run), roverjobs.py (an object as it is read), conditions.py and notices.py (its
+status and its Events), known_objects.py (all that is known), objects.py (the decider), service.py (its shell);
+at last the process: operator.py (a daemon for each node, and what follows objects), leading.py (which of several operators acts).
 """

@@ -115,7 +115,7 @@ def spec_schema() -> Schema:
     keys |= {
         "suspend": {
             "type": "boolean",
-            "description": "take a checkpoint, release the pods, go on later where it was",
+            "description": "true: its workers leave, its servers keep the model; false: it goes on where it was",
         },
         "activeDeadlineSeconds": {
             **_COUNT,
@@ -197,6 +197,9 @@ def status_schema() -> Schema:
         "type": "object",
         "properties": {
             "observedGeneration": _COUNT,
+            "observedFact": {**_COUNT, "description": "the newest fact of the job that this shows"},
+            "startTime": {**_TIME, "description": "its first member took part, since it was last suspended"},
+            "completionTime": _TIME,
             "uid": {**_NAME, "description": "of this run: `rover` and checkpoints know it by this"},
             "conditions": {
                 "type": "array",
@@ -213,6 +216,10 @@ def status_schema() -> Schema:
             "committed": _COUNT,
             "deadLettered": _COUNT,
             "total": _COUNT,
+            "result": {
+                **ANYTHING,
+                "description": "figures of the ended job, as `rover submit --json` has them",
+            },
             "plan": {"type": "object", "properties": plan},
             "checkpoint": {
                 "type": "object",

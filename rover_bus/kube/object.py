@@ -16,6 +16,7 @@ from rover_bus.client.job_file import TABLES, keys_of, read_table, to_job
 from rover_bus.client.programs import BUILT_IN
 from rover_bus.events.job import JobSpec
 from rover_bus.events.units import parse_bytes, parse_seconds
+from rover_bus.events.written_settings import NOTHING_CHOSEN, Chosen
 from rover_bus.kube.structural import SIZE
 
 GROUP, VERSION, KIND, PLURAL, SHORT = "rover-bus.io", "v1alpha1", "RoverJob", "roverjobs", "rj"
@@ -35,8 +36,11 @@ OF_KUBERNETES = frozenset(
 STORAGE_MOUNT = "/var/lib/rover/checkpoints"  # where a claim is mounted in each pod that needs it
 
 
-def job_of(manifest: Mapping[str, Any]) -> JobSpec:
-    """Return the job that an object means. Raises InputError in the words of the object."""
+def job_of(manifest: Mapping[str, Any], stack: Chosen = NOTHING_CHOSEN) -> JobSpec:
+    """Return the job that an object means. `stack`: what was set where it will run, for what the object leaves out.
+
+    Raises InputError in the words of the object.
+    """
     name = str(manifest.get("metadata", {}).get("name", ""))
     spec = {key: value for key, value in manifest["spec"].items() if key not in OF_KUBERNETES}
     program = spec.get("program")
@@ -44,7 +48,7 @@ def job_of(manifest: Mapping[str, Any]) -> JobSpec:
         spec["program"] = _one_word(program[0])
     if isinstance(checkpoint := spec.get("checkpoint"), dict):
         spec["checkpoint"] = _with_path(checkpoint)
-    return to_job(spec, name, f"{KIND} {name}")
+    return to_job(spec, name, f"{KIND} {name}", stack)
 
 
 def _one_word(word: str) -> str | list[str]:
@@ -96,3 +100,23 @@ def _written(table: Mapping[str, Any], cls: type[Struct], place: str) -> dict[st
             value = parse_bytes(value, key)
         made[key] = value
     return made
+
+
+def changed_keys(handed: JobSpec, wanted: JobSpec) -> tuple[str, ...]:
+    """Return the keys of the job file in which two specs differ, `workers.max_count` for example."""
+    found: list[str] = []
+    for key, name in keys_of(JobSpec).items():
+        here, there = getattr(handed, name), getattr(wanted, name)
+        if here == there or key in NOT_KEYS[""]:
+            continue
+        if key in TABLES and here is not None and there is not None:
+            left_out = NOT_KEYS.get(key, frozenset()) - {"path"}
+            inner = keys_of(TABLES[key]).items()
+            found += [
+                f"{key}.{each}"
+                for each, field_ in inner
+                if each not in left_out and getattr(here, field_) != getattr(there, field_)
+            ]
+        else:
+            found.append(key)
+    return tuple(found)

@@ -2,7 +2,7 @@
 
 Put together by the composition root. All daemons share one cache of the cluster and one pace of requests; each has a connection to
 the bus with its own host's rights. When the operator ends, or loses the lead, its members run on and its hosts keep their names:
-the next one takes both over. What follows RoverJobs has its place beside the daemons, in `_lead`.
+the next one takes both over. Beside the daemons RoverJobs are followed (service.py).
 """
 
 from __future__ import annotations
@@ -24,23 +24,28 @@ from rover_bus.kube.kinds import KubeNode, Ref
 from rover_bus.kube.leading import LeaderLease
 from rover_bus.kube.platform import KubePlatform
 from rover_bus.kube.pods import PodSettings, host_of, node_of, order_of
+from rover_bus.kube.service import follow_objects
 from rover_bus.node.daemon import Daemon
 from rover_bus.node.host import Host, no_credential
 from rover_bus.node.port import Incarnation
 from rover_bus.node.presence import Presence
 
 LEASE_NAME = "rover-operator"
+REST_S = 60.0  # before what cannot help is tried again: keys or rights may be mended meanwhile
 LOOK_S = 5.0  # at nodes that are gone, and at daemons that failed
 log = get_logger("rover.kube")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
-    """What an operator is given. connect: a bus with the rights of a host's daemon. namespaces: the first holds the Lease."""
+    """What an operator is given. connect: a bus with the rights of a host's daemon; connect_asking: with those of what submits jobs
+    and asks of them. namespaces: the first holds the Lease.
+    """
 
     pods: PodSettings
     namespaces: list[str]
     connect: Callable[[str], Awaitable[Bus]]
+    connect_asking: Callable[[], Awaitable[Bus]]
     credential_of: Callable[[Incarnation, str], str] = lambda run, _host: no_credential(run)
     learn_tenant: Callable[[bytes], None] = lambda _: None
     settings: Settings = DEFAULTS
@@ -85,6 +90,21 @@ async def _lead(api: Api, options: OperatorOptions) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(cluster.run())
         group.create_task(NodeDaemons(cluster, options).run())
+        group.create_task(_serve_objects(api, options))
+
+
+async def _serve_objects(api: Api, options: OperatorOptions) -> None:
+    """Follow RoverJobs until cancelled. Where that cannot be done, daemons still are."""
+    while True:
+        try:
+            bus = await options.connect_asking()
+            try:
+                await follow_objects(api, bus, options.namespaces)
+            finally:
+                await bus.close()
+        except RoverError as error:
+            log.warning("RoverJobs are not followed", why=str(error))
+            await asyncio.sleep(LOOK_S if error.retry else REST_S)
 
 
 class NodeDaemons:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from rover_bus.events import positions
-from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
+from rover_bus.events.bus import Bus, ConnectionState, Start, Stored, Subscription
 from rover_bus.events.consumed import LastObserved, newest_since
 from rover_bus.events.deciding import Decider, Turn
 from rover_bus.events.errors import BusError
@@ -76,6 +76,8 @@ class Following:
     that is left is received once more: what was forgotten must not be obeyed any longer.
     """
 
+    start: Start = "last_per_subject"
+
     def __init__(
         self,
         bus: Bus,
@@ -117,7 +119,7 @@ class Following:
             await self._subscription.stop()
         self._newest = LastObserved()
         self._subscription = await insist(
-            lambda: self._bus.follow(FACTS, self._subjects, self._on_fact, start="last_per_subject")
+            lambda: self._bus.follow(FACTS, self._subjects, self._on_fact, start=self.start)
         )
 
     def _read_to(self) -> positions.FollowerPosition:

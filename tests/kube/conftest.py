@@ -6,6 +6,7 @@ checkout, holds `kube.sh`, which starts a control plane on loopback.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import uuid
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 from kube_cluster import START_S, Cluster, free_ports, kubelet
 from patience import until
+
+from rover_bus.kube.crd import resource_definition
 
 BESIDE = Path(__file__).parents[3] / "shared" / "kube"
 
@@ -48,6 +51,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         subprocess.run(
             ["bash", str(script), "stop"], env=os.environ | environment, check=False, timeout=START_S
         )
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster) -> Cluster:
+    """The cluster, with our resource."""
+    applied = cluster.kubectl("apply", "-f", "-", given=json.dumps(resource_definition()))
+    assert applied.returncode == 0, applied.stderr
+    name = resource_definition()["metadata"]["name"]
+    waited = cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+    assert waited.returncode == 0, waited.stderr
+    return cluster
 
 
 @pytest.fixture(scope="session")

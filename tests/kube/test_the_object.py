@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from kube_cluster import Cluster
 
-from rover_bus.kube.crd import resource_definition
 from rover_bus.kube.object import API_VERSION, KIND, manifest_of
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "jobs").glob("*.toml"))
@@ -22,16 +21,6 @@ SPEC: dict[str, Any] = {
     "checkpoint": {"storage": {"claim": "models"}, "every": "30s"},
 }
 Change = Callable[[dict[str, Any]], object]
-
-
-@pytest.fixture(scope="module")
-def installed(cluster: Cluster) -> Cluster:
-    applied = cluster.kubectl("apply", "-f", "-", given=json.dumps(resource_definition()))
-    assert applied.returncode == 0, applied.stderr
-    name = resource_definition()["metadata"]["name"]
-    waited = cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
-    assert waited.returncode == 0, waited.stderr
-    return cluster
 
 
 def job(change: Change = id, name: str = "clicks") -> str:

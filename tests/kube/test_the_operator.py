@@ -14,6 +14,8 @@ from patience import until
 from pod_stacks import PodStack, pod_stack
 from small_job import SmallJob
 
+from rover_bus.kube.object import manifest_of
+
 
 @pytest.fixture
 def stack(cluster: Cluster, node: str, namespace: str, tmp_path: Path) -> Iterator[PodStack]:
@@ -81,3 +83,27 @@ def job_hosts(job: SmallJob) -> set[str]:
     """The daemons that registered."""
     done = job.rover("events", "-k", "host.registered", "--json")
     return {json.loads(line)["body"]["daemon"] for line in done.stdout.splitlines()}
+
+
+def test_an_applied_object_trains_to_complete_in_pods(
+    installed: Cluster, namespace: str, job: SmallJob, pods: Shown
+) -> None:
+    """What `rover submit` does for a job file, `kubectl apply` does for its object; the end is in its status."""
+    job.write()
+    made = manifest_of(job.folder / "job.toml")
+    made["spec"]["data"]["train"] = str(job.folder / made["spec"]["data"]["train"])
+    made["spec"]["checkpoint"] = {"every": "1h"}  # without storage: this machine's file system is every pod's
+    applied = installed.kubectl("-n", namespace, "apply", "-f", "-", given=json.dumps(made))
+    assert applied.returncode == 0, applied.stderr
+    job.until(lambda: workers(job) == 2, "two workers")
+
+    def shown(path: str) -> str:
+        return installed.kubectl("-n", namespace, "get", "rj", job.name, "-o", f"jsonpath={path}").stdout
+
+    until(lambda: shown("{.status.state}") == "Running", "Running", 0.2)
+    assert (shown("{.status.workers}"), shown("{.status.servers}")) == ("2", "2")
+    job.complete()
+    until(lambda: shown("{.status.state}") == "Complete", "Complete", 0.2)
+    assert shown("{.status.result.samples_committed}") == str(job.rows)
+    assert shown("{.metadata.finalizers}") in ("", "[]")
+    until(lambda: not pods("-o", "name"), "no pod", 0.5)
