@@ -21,6 +21,7 @@ MOST_MESSAGE = 1024
 MOST_MEMBERS = 1000  # listed: an object has at most 1.5 MiB
 MOST_NAMED = 5  # members in one message
 DEADLINE_EXCEEDED = "DeadlineExceeded"  # as Kubernetes' own jobs say it
+FORGOTTEN = "Forgotten"
 RESULTS = ("auc", "logloss")
 FIGURES = (
     "epochs",
@@ -49,7 +50,7 @@ class HandedIn:
     """What became of handing an object in. `invalid`: why it means no job; `taken`: the run that has its name, of another object.
 
     `changed`: keys that are not those which were handed in. `risk`: what it risks without checkpoints that outlive a node. `late`:
-    it was asked to end because its deadline was over.
+    it was asked to end because its deadline was over. `forgotten`: it ended, and nothing is known of it any more.
     """
 
     invalid: str = ""
@@ -57,6 +58,7 @@ class HandedIn:
     changed: tuple[str, ...] = ()
     risk: str = ""
     late: bool = False
+    forgotten: bool = False
 
 
 def status_of(object_: RoverJob, run: FollowedRun | None, handing: HandedIn, now_s: float) -> dict[str, Any]:
@@ -67,6 +69,8 @@ def status_of(object_: RoverJob, run: FollowedRun | None, handing: HandedIn, now
         "conditions": _written(object_, found, now_s),
         "state": state_word(object_, found),
     }
+    if handing.forgotten:
+        status["completionTime"] = moment(now_s)  # known no better
     return status if run is None else status | _progress(run)
 
 
@@ -102,7 +106,7 @@ def conditions(object_: RoverJob, run: FollowedRun | None, handing: HandedIn) ->
     yield _accepted(run, handing)
     yield _running(object_, run, handing)
     yield _degraded(run)
-    yield _suspended(object_, run)
+    yield _suspended(object_, run, handing)
     yield from _over(run, handing)
 
 
@@ -122,6 +126,8 @@ def _accepted(run: FollowedRun | None, handing: HandedIn) -> ShownCondition:
 
 def _running(object_: RoverJob, run: FollowedRun | None, handing: HandedIn) -> ShownCondition:
     if run is None:
+        if handing.forgotten:
+            return ShownCondition("Running", False, "Ended")
         if handing.invalid or handing.taken:
             return ShownCondition("Running", False, "NotAccepted")
         held = object_.is_suspended
@@ -170,9 +176,9 @@ def _degraded(run: FollowedRun | None) -> ShownCondition:
     return ShownCondition("Degraded", False, "AsPlanned")
 
 
-def _suspended(object_: RoverJob, run: FollowedRun | None) -> ShownCondition:
+def _suspended(object_: RoverJob, run: FollowedRun | None, handing: HandedIn) -> ShownCondition:
     if run is None:
-        held = object_.is_suspended
+        held = object_.is_suspended and not handing.forgotten
         return ShownCondition("Suspended", held, "NotSubmitted" if held else "NotAsked")
     if run.end is not None or run.paused is None:
         return ShownCondition(
@@ -187,7 +193,13 @@ def _suspended(object_: RoverJob, run: FollowedRun | None) -> ShownCondition:
 
 def _over(run: FollowedRun | None, handing: HandedIn) -> Iterator[ShownCondition]:
     end = run.end if run is not None else None
-    if end is None:
+    if handing.forgotten:
+        said = (
+            "the job ended and was forgotten before this object showed how: its checkpoints on storage stay"
+        )
+        yield ShownCondition("Complete", False, FORGOTTEN)
+        yield ShownCondition("Failed", True, FORGOTTEN, said)
+    elif end is None:
         yield ShownCondition("Complete", False, "NotEnded")
         yield ShownCondition("Failed", False, "NotEnded")
     elif end.state == "completed":

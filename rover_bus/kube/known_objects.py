@@ -97,13 +97,16 @@ class KnownObject:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Everything that is known. `namespaces`: whose objects are followed, "": all; `heard`: the newest fact received."""
+    """Everything that is known. `namespaces`: whose objects are followed, "": all; `forgotten`: runs, by their uids; `heard`: the
+    newest fact received.
+    """
 
     namespaces: frozenset[str] = frozenset({""})
     known: Mapping[Ref, KnownObject] = field(default_factory=dict)
     runs: Mapping[str, FollowedRun] = field(default_factory=dict)
     chosen: Chosen = field(default_factory=dict)
     tenants: frozenset[str] = frozenset()
+    forgotten: frozenset[str] = frozenset()
     heard: int = 0
 
     def tenant_of(self, ref: Ref) -> str:
@@ -198,7 +201,7 @@ def _hear(state: Objects, heard: HeardFact) -> Objects:
     run = state.runs.get(fact.job, FollowedRun(fact.job))
     if isinstance(fact, JobForgotten):
         runs = {job: each for job, each in state.runs.items() if job != fact.job or each.uid != fact.uid}
-        return replace(state, runs=runs)
+        return replace(state, runs=runs, forgotten=state.forgotten | {fact.uid})
     return _with_run(state, take(run, heard))
 
 

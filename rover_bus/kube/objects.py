@@ -56,6 +56,13 @@ class LetObjectGo:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmGone:
+    """Read an object that is not known: where it is there after all, nothing else is done."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
 class HandIn:
     """Hand a job in; `job` is its name on the bus."""
 
@@ -127,6 +134,7 @@ class DeleteObject:
 Act = (
     KeepObject
     | LetObjectGo
+    | ConfirmGone
     | HandIn
     | ForgetFormer
     | AskStop
@@ -191,14 +199,22 @@ def _on(state: Objects, ref: Ref, known: KnownObject, now_s: float) -> Steps:
         yield WakeAt(known.not_before_s)
         return
     if object_ is None:
-        if run is not None and run.end is None and run.by == by:
-            yield from _stop(run, "cancel", DELETED, by)
+        if (
+            run is not None
+            and run.end is None
+            and run.by == by
+            and (stop := [*_stop(run, "cancel", DELETED, by)])
+        ):
+            yield ConfirmGone(ref)
+            yield from stop
         return
     own = run if run is not None and run.uid == uid_of(object_.metadata) else None
     if own is None and _is_over(object_):
         if object_.is_held:
             yield LetObjectGo(object_)
         yield from _expire(object_, _ended_s(object_), now_s)
+    elif own is None and uid_of(object_.metadata) in state.forgotten and not object_.is_deleted:
+        yield from _show(known, object_, None, HandedIn(forgotten=True), now_s)
     elif object_.is_deleted:
         yield from _delete(known, object_, own, by, now_s)
     elif own is None:
@@ -210,15 +226,13 @@ def _on(state: Objects, ref: Ref, known: KnownObject, now_s: float) -> Steps:
 
 
 def _delete(known: KnownObject, object_: RoverJob, own: FollowedRun | None, by: str, now_s: float) -> Steps:
-    if not object_.is_held:
-        return
-    if own is None or own.end is not None:
+    if own is not None and own.end is None:
+        yield from _stop(own, "cancel", DELETED, by)
+        yield from _show(known, object_, own, HandedIn(), now_s)
+    elif object_.is_held:
         if own is not None:
             yield from _tell(object_, own)
         yield LetObjectGo(object_)
-        return
-    yield from _stop(own, "cancel", DELETED, by)
-    yield from _show(known, object_, own, HandedIn(), now_s)
 
 
 def _hand_in(known: KnownObject, object_: RoverJob, run: FollowedRun | None, by: str, now_s: float) -> Steps:
@@ -228,6 +242,8 @@ def _hand_in(known: KnownObject, object_: RoverJob, run: FollowedRun | None, by:
         if run.end is not None and run.by == by:
             yield ForgetFormer(run.job, run.uid, by)
             return
+        if run.by == by:  # of an object that was freed by force: this one has its name
+            yield from _stop(run, "cancel", DELETED, by)
         whose = f", of {run.by}" if run.by else ""
         taken = f"a job {run.job} is there already{whose}: take another name, or `rover forget {run.job}` once it has ended"
     if job is None or taken or object_.is_suspended:

@@ -194,7 +194,8 @@ def take(run: FollowedRun, heard: HeardFact) -> FollowedRun:
             return run
         run = replace(run, position=fact.position)
     run = _members(_life(_plan(_data(run, heard), heard), heard), fact)
-    return replace(run, newest=heard.sequence, news=(*run.news, heard)[-MOST_NEWS:])
+    news = run.news if isinstance(fact, facts.JobReported) else (*run.news, heard)[-MOST_NEWS:]
+    return replace(run, newest=heard.sequence, news=news)
 
 
 def shown(run: FollowedRun, sequence: int) -> FollowedRun:

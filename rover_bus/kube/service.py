@@ -15,7 +15,7 @@ from typing import assert_never
 
 from rover_bus.events.bus import Bus, Entry, Start, Stored, Subscription
 from rover_bus.events.deciding import Decider, WakeAt
-from rover_bus.events.errors import BadMessage, InputError, RoverError
+from rover_bus.events.errors import BadMessage, InputError, RoverError, TemporaryError
 from rover_bus.events.fact import JobFact
 from rover_bus.events.facts import JobPauseRequested, JobResumeRequested, JobStopRequested, JobSubmitted
 from rover_bus.events.forgetting import forget_job
@@ -29,10 +29,12 @@ from rover_bus.kube.api import Api, ApiRefused
 from rover_bus.kube.kinds import Json, Ref
 from rover_bus.kube.known_objects import Acted, Acting, Chose, Happening, Objects, ObjectSeen, TenantsKnown
 from rover_bus.kube.notices import EVENT, Notice, event_of
+from rover_bus.kube.object import KIND, PLURAL
 from rover_bus.kube.objects import (
     Act,
     AskPause,
     AskStop,
+    ConfirmGone,
     DeleteObject,
     Effect,
     ForgetFormer,
@@ -192,6 +194,8 @@ class ObjectsShell:
                 return await self._patch(object_, {"status": dict(patch)}, subresource="status"), 0
             case TellNotice(object_, notice):
                 await self._tell(object_, notice)
+            case ConfirmGone(ref):
+                await self._confirm(ref)
             case DeleteObject(object_):
                 await self._api.delete(ROVER_JOB, object_.metadata.ref, uid=object_.metadata.uid)
             case _:
@@ -232,6 +236,10 @@ class ObjectsShell:
             about["finalizers"] = finalizers
         whole = {**(body or {}), "metadata": about}
         written = await self._api.patch(ROVER_JOB, object_.metadata.ref, whole, subresource=subresource)
+        if written.metadata.version == object_.metadata.version:
+            raise TemporaryError(
+                f"the API server keeps nothing of what is written to {PLURAL}: apply deploy/crd/{PLURAL}.yaml of this release"
+            )
         self._objects.put(written)
         return written.metadata.version
 
@@ -242,6 +250,17 @@ class ObjectsShell:
         except ApiRefused as error:
             if error.status != 409:
                 log.info("an Event is not told", object=str(object_.metadata.ref), why=str(error))
+
+    async def _confirm(self, ref: Ref) -> None:
+        """A list may be older than facts: what is not in it is looked for before its job is ended."""
+        try:
+            found = await self._api.read(ROVER_JOB, ref)
+        except ApiRefused as error:
+            if error.status != 404:
+                raise
+            return
+        self._objects.put(found)
+        raise TemporaryError(f"{KIND} {ref} is there after all")
 
     async def _look_again(self, ref: Ref) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Any
 
 import pytest
 from kube_cluster import Cluster
-from object_lives import Mortal, Stage, condition, is_in
+from object_lives import SPEC, Mortal, Stage, Unwatching, condition, is_in
+from patience import PATIENCE_S
 
 from rover_bus.client.job_file import read_job
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.facts import JobEnded, JobForgotten, JobReported, JobSubmitted, MemberLost, PlanSettled
 from rover_bus.events.identity import Member
-from rover_bus.kube.object import manifest_of
-from rover_bus.kube.roverjobs import RoverJob
+from rover_bus.kube.crd import resource_definition
+from rover_bus.kube.object import job_of, manifest_of
+from rover_bus.kube.roverjobs import RoverJob, uid_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jobs" / "criteo.toml"
 Scene = Callable[[Stage], Coroutine[Any, Any, None]]
@@ -181,6 +184,49 @@ def test_a_name_is_free_again_when_its_object_is_gone(stage: Stage) -> None:
             assert forgotten.uid == first.uid != second.uid
 
     play(stage, scene)
+
+
+def test_what_a_list_does_not_show_is_looked_for_before_its_job_is_ended(stage: Stage) -> None:
+    """A job was handed in for an object that is younger than the list of this operator, and whose watch is late."""
+
+    async def scene(stage: Stage) -> None:
+        Unwatching.listed = asyncio.Event()
+        async with stage.operator(api_class=Unwatching), asyncio.timeout(PATIENCE_S):
+            await Unwatching.listed.wait()
+            await stage.apply()
+            made = await stage.look()
+            assert made is not None
+            by = f"kubernetes/{stage.ref.namespace}"
+            job = job_of({"metadata": {"name": stage.ref.name}, "spec": SPEC})
+            await stage.master.say(JobSubmitted(job="", uid=uid_of(made.metadata), spec=job, by=by))
+            await stage.until(is_in("Running"))
+            assert stage.master.asked("job.stop_requested") == []
+
+    play(stage, scene)
+
+
+def test_a_status_that_the_api_server_does_not_keep_is_written_ever_more_rarely(stage: Stage) -> None:
+    """The definition in the cluster is of a release that lacks a field."""
+    definition = resource_definition()
+    older = copy.deepcopy(definition)
+    del older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"][
+        "members"
+    ]
+
+    async def scene(stage: Stage) -> None:
+        async with stage.operator() as mortal:
+            await stage.apply()
+            await stage.until(is_in("Running"))
+            await stage.master.say(PlanSettled(plan=1))
+            before = mortal.done
+            await asyncio.sleep(3.0)
+            assert mortal.done - before < 10
+
+    stage.cluster.kubectl("replace", "-f", "-", given=json.dumps(older))
+    try:
+        play(stage, scene)
+    finally:
+        stage.cluster.kubectl("replace", "-f", "-", given=json.dumps(definition))
 
 
 async def live(stage: Stage, mortal: Mortal) -> None:

@@ -136,6 +136,19 @@ class MortalApi(Api):
         return answer
 
 
+class Unwatching(MortalApi):
+    """Lists, and hears of nothing that comes after. `listed` is set once it watches."""
+
+    listed: asyncio.Event
+
+    @asynccontextmanager
+    async def watch(self, path: str, *more: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+        self.listed.set()
+        await asyncio.Event().wait()
+        async with super().watch(path, *more) as lines:
+            yield lines
+
+
 class MortalBus(NatsBus):
     mortal: Mortal
 
@@ -171,10 +184,12 @@ class Stage:
             await self.api.close()
 
     @asynccontextmanager
-    async def operator(self, mortal: Mortal | None = None) -> AsyncIterator[Mortal]:
+    async def operator(
+        self, mortal: Mortal | None = None, api_class: type[MortalApi] = MortalApi
+    ) -> AsyncIterator[Mortal]:
         """An operator of this namespace; at the end it is gone, as after SIGKILL."""
         mortal = mortal or Mortal()
-        api = await MortalApi.connect(str(self.cluster.config))
+        api = await api_class.connect(str(self.cluster.config))
         bus = await MortalBus.connect(self.broker.url, secret=self.broker.secret)
         await bus.ensure(STREAMS, BUCKETS)
         api.mortal = bus.mortal = mortal

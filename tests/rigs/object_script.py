@@ -114,6 +114,11 @@ class ObjectScript:
         self.object["metadata"]["finalizers"] = []
         self._changed()
 
+    def do_replace(self, uid: str) -> None:
+        """Freed by force, deleted and created again between two looks."""
+        self.object = None
+        self.do_apply(uid=uid)
+
     def do_fact(self, kind: str, **words: str) -> None:
         """A fact of the job is stored. Members are written `worker-0.1`."""
         if kind == "members.desired":
@@ -141,8 +146,8 @@ class ObjectScript:
 
     def do_forget(self) -> None:
         """A person, or the Brain's retention, forgets the job."""
-        run = self.decider.state.runs["clicks"]
-        self._tell(f.JobForgotten(job="clicks", uid=run.uid))
+        uid = next(each.fact.uid for each in reversed(self.facts) if isinstance(each.fact, f.JobSubmitted))
+        self._tell(f.JobForgotten(job="clicks", uid=uid))
 
     def do_wait(self, seconds: str) -> None:
         """Time passes; the decider is asked whenever it said so."""
@@ -202,6 +207,9 @@ class ObjectScript:
             case objects.LetObjectGo():
                 self._finalizers([])
                 return ["  finalizer off"]
+            case objects.ConfirmGone():
+                assert self.object is None
+                return ["  looked for: gone"]
             case objects.HandIn(job, uid, spec, by):
                 self._tell(f.JobSubmitted(job=job, uid=uid, spec=spec, by=by))
                 return [f"  job.submitted uid={uid} by={by}"]

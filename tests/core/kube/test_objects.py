@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from object_script import BEGUN_S, SPEC, UID
 
@@ -14,7 +16,16 @@ from rover_bus.kube.conditions import differs, patch_of
 from rover_bus.kube.kinds import Metadata, Ref
 from rover_bus.kube.known_objects import Acted, Acting, Happening, Objects, ObjectSeen, TenantsKnown, evolve
 from rover_bus.kube.object import changed_keys, job_of
-from rover_bus.kube.objects import AskStop, Effect, ForObject, HandIn, KeepObject, WriteStatus, decide
+from rover_bus.kube.objects import (
+    AskStop,
+    ConfirmGone,
+    Effect,
+    ForObject,
+    HandIn,
+    KeepObject,
+    WriteStatus,
+    decide,
+)
 from rover_bus.kube.roverjobs import FINALIZER, RoverJob
 from rover_bus.kube.runs import MOST_NEWS, HeardFact
 
@@ -55,7 +66,7 @@ def acts(effects: list[Effect]) -> list[object]:
 
 def test_a_job_of_another_operators_namespace_is_no_orphan_of_ours() -> None:
     state = after(submitted())
-    assert [type(act) for act in acts(decide(state, BEGUN_S))] == [AskStop]
+    assert [type(act) for act in acts(decide(state, BEGUN_S))] == [ConfirmGone, AskStop]
     elsewhere = replace(state, namespaces=frozenset({"others"}))
     assert decide(elsewhere, BEGUN_S) == []
     assert decide(after(submitted(by="ann")), BEGUN_S) == []
@@ -118,6 +129,39 @@ def test_only_so_many_facts_wait_to_be_told() -> None:
     assert len(state.runs["clicks"].news) == MOST_NEWS
     state = after(ObjectSeen(REF, clicks(observedFact=190)), state=state)
     assert len(state.runs["clicks"].news) == 9, "what the object shows is told"
+
+
+def test_reports_of_progress_take_no_place_from_facts_that_wait_to_be_told() -> None:
+    lost = facts.MemberLost(
+        job="clicks", member=facts.Member("worker", 0, 1), reason="killed", position=(1, 0)
+    )
+    reports = [
+        facts.JobReported(
+            job="clicks",
+            epoch=0,
+            committed=each,
+            dead_lettered=0,
+            total=9,
+            samples_per_second=1,
+            position=(each, 0),
+        )
+        for each in range(2, 200)
+    ]
+    state = after(submitted(), *(HeardFact(fact, at, 0) for at, fact in enumerate([lost, *reports], 2)))
+    assert state.runs["clicks"].committed == 199
+    assert [type(each.fact) for each in state.runs["clicks"].news] == [facts.JobSubmitted, facts.MemberLost]
+
+
+def test_a_job_whose_object_is_being_deleted_without_our_finalizer_is_ended_at_once() -> None:
+    leaving = clicks(held=False)
+    about = msgspec.structs.replace(
+        leaving.metadata, deletion_timestamp=datetime(2026, 1, 1, tzinfo=UTC), finalizers=["theirs"]
+    )
+    state = after(submitted(), ObjectSeen(REF, msgspec.structs.replace(leaving, metadata=about)))
+    assert AskStop in [type(act) for act in acts(decide(state, BEGUN_S))]
+    ended = facts.JobEnded(job="clicks", state="cancelled", position=(1, 0))
+    state = after(HeardFact(ended, 2, 0), state=state)
+    assert decide(state, BEGUN_S) == []
 
 
 @pytest.mark.parametrize(
