@@ -167,12 +167,17 @@ class NodeDaemons:
         me = Host(
             name=host,
             daemon=uuid.uuid4().hex[:12],
-            settings=options.settings,
+            settings=_without_samples(options.settings),
             credential_of=lambda run: options.credential_of(run, host),
             learn_tenant=options.learn_tenant,
         )
         presence = Presence(bus, host, me.daemon, f"node:{node}", options.settings.hosts.presence_s)
         return Daemon(bus, me, presence, partial(KubePlatform, self._cluster, node))
+
+
+def _without_samples(settings: Settings) -> Settings:
+    """Nodes are not measured from here. A host that announced samples, and sends none, counts as lost with its cores after three."""
+    return settings.replace(hosts=settings.hosts.replace(sample_every_s=0.0))
 
 
 def _takes_members(node: KubeNode) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from patience import until
 from pod_stacks import PodStack, pod_stack
 from small_job import SmallJob
 
+from rover_bus.brain.watch import LOST_SAMPLES
+from rover_bus.events.settings import DEFAULTS
 from rover_bus.kube.object import manifest_of
 
 
@@ -57,6 +60,17 @@ def test_a_job_trains_to_its_end_in_pods(job: SmallJob, pods: Shown) -> None:
     assert sorted(roles) == ["master", "master", "ps", "ps", "worker", "worker"]
     job.complete()
     until(lambda: not pods("-o", "name"), "no pod", 0.5)
+
+
+def test_nodes_count_though_nothing_measures_them(stack: PodStack, job: SmallJob) -> None:
+    """Their operator takes no samples of nodes. As long as three of them would take, and longer, their cores stay."""
+    job.submit()
+    job.until(lambda: workers(job) == 2, "two workers")
+    time.sleep((LOST_SAMPLES + 1) * DEFAULTS.hosts.sample_every_s)
+    scaled = job.rover("scale", job.name, "--workers", "3")
+    assert scaled.returncode == 0, scaled.stderr
+    job.until(lambda: workers(job) == 3, "one more worker")
+    job.complete()
 
 
 def test_training_goes_on_while_there_is_no_operator_and_the_next_one_takes_over(
