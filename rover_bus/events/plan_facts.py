@@ -276,9 +276,10 @@ class JobForecast(BrainFact, frozen=True, kw_only=True, tag="job.forecast.v1"):
 
 
 class JobPauseRequested(JobFact, frozen=True, kw_only=True, tag="job.pause_requested.v1"):
-    """A person (`by`) wants the workers to leave and the servers to stay."""
+    """A person (`by`) wants the workers to leave. `release`: the servers too, once a checkpoint is stored."""
 
     reason: str = ""
+    release: bool = False
 
 
 class JobResumeRequested(JobFact, frozen=True, kw_only=True, tag="job.resume_requested.v1"):
@@ -293,11 +294,15 @@ class JobResumeRequested(JobFact, frozen=True, kw_only=True, tag="job.resume_req
 
 
 class JobPaused(MasterFact, frozen=True, kw_only=True, tag="job.paused.v1"):
-    """No worker shall run; the job waits as it is for `job.resume_requested` (or, paused by a plan, for room)."""
+    """No worker shall run; the job waits as it is for `job.resume_requested` (or, paused by a plan, for room).
+
+    `release`: its servers leave as soon as a checkpoint on storage holds all that was trained.
+    """
 
     reason: str = ""
     workers: Count = 0  # that it will have again
     plan: Count = 0
+    release: bool = False
 
 
 class JobResumed(MasterFact, frozen=True, kw_only=True, tag="job.resumed.v1"):

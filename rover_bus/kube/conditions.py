@@ -184,9 +184,15 @@ def _suspended(object_: RoverJob, run: FollowedRun | None, handing: HandedIn) ->
         return ShownCondition(
             "Suspended", False, "Suspending" if object_.is_suspended and not run.end else "NotAsked"
         )
-    workers = (seat for seat in run.seats.values() if seat.member.role == "worker")
-    if left := [seat.member for seat in workers if seat.present]:
+    present = [seat.member for seat in run.seats.values() if seat.present]
+    if left := [member for member in present if member.role == "worker"]:
         said = f"waits for {_named(left)} to leave"
+        return ShownCondition("Suspended", False, "Suspending", said)
+    if run.paused.release and present:
+        why = f" ({run.failed_checkpoint})" if run.failed_checkpoint else ""
+        said = (
+            f"{_named(present)} wait for a checkpoint of all that was trained to be stored, then leave{why}"
+        )
         return ShownCondition("Suspended", False, "Suspending", said)
     return ShownCondition("Suspended", True, "Asked" if run.paused.is_asked else "Paused", run.paused.reason)
 

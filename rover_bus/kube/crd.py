@@ -115,7 +115,7 @@ def spec_schema() -> Schema:
     keys |= {
         "suspend": {
             "type": "boolean",
-            "description": "true: its workers leave, its servers keep the model; false: it goes on where it was",
+            "description": "true: its workers leave, and its servers once a checkpoint is stored; false: it goes on where it was",
         },
         "activeDeadlineSeconds": {
             **_COUNT,

@@ -85,6 +85,8 @@ def _trouble(fact: JobFact) -> Words | None:
             return WARNING, "MemberLost", f"{member} is lost: {reason}{f' ({detail})' if detail else ''}"
         case facts.WorkerFailed(member=member, exception=exception, message=message):
             return WARNING, "ProgramFailed", f"the program of {member} raised {exception}: {message}"
+        case LedgerRewound(samples_again=0, reason=why):
+            return NORMAL, "WentBack", f"nothing is trained again: {why}"
         case LedgerRewound(cut=cut, samples_again=again, reason=why):
             where = f"checkpoint {cut}" if cut else "the beginning"
             return WARNING, "WentBack", f"back to {where}, {again} samples are trained again: {why}"

@@ -95,7 +95,7 @@ class AskStop:
 
 @dataclass(frozen=True, slots=True)
 class AskPause:
-    """`away`: the workers shall leave; else they come back. `after`: as of AskStop."""
+    """`away`: all members shall leave, servers once a checkpoint is stored; else they come back. `after`: as of AskStop."""
 
     job: str
     uid: str
@@ -266,7 +266,7 @@ def _run(known: KnownObject, object_: RoverJob, run: FollowedRun, by: str, now_s
         if object_.is_suspended != word.away:
             yield SetSuspend(object_, word.away)
             return
-    elif object_.is_suspended and run.paused is None:
+    elif object_.is_suspended and (run.paused is None or (run.paused.is_asked and not _is_released(run))):
         yield from _ask(run, True, by, now_s)
     elif not object_.is_suspended and run.paused is not None and run.paused.is_asked:
         yield from _ask(run, False, by, now_s)
@@ -320,9 +320,18 @@ def _stop(run: FollowedRun, mode: StopMode, reason: str, by: str) -> Steps:
         yield AskStop(run.job, run.uid, mode, reason, by, stop.time_ms if stop is not None else 0)
 
 
+def _has_servers(run: FollowedRun) -> bool:
+    return run.spec is None or run.spec.has_servers
+
+
+def _is_released(run: FollowedRun) -> bool:
+    """Whether its servers leave too, where it has any."""
+    return run.paused is not None and (run.paused.release or not _has_servers(run))
+
+
 def _ask(run: FollowedRun, away: bool, by: str, now_s: float) -> Steps:
     word = run.word
-    if word is not None and word.away == away:  # also a person's, which the object now says too
+    if word is not None and word.away == away and (word.release or not away or not _has_servers(run)):
         again_s = word.time_ms / 1000 + ASK_AGAIN_S
         if now_s < again_s:
             yield WakeAt(again_s)

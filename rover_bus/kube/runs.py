@@ -79,9 +79,10 @@ class LastPlan:
 
 @dataclass(frozen=True, slots=True)
 class PauseWord:
-    """The last request to pause or to resume: `away`, by whom, where it stands in FACTS."""
+    """The last request to pause or to resume: `away`, whether servers leave too, by whom, where it stands in FACTS."""
 
     away: bool
+    release: bool
     by: str
     sequence: int
     time_ms: int
@@ -89,11 +90,14 @@ class PauseWord:
 
 @dataclass(frozen=True, slots=True)
 class PauseState:
-    """Why no worker shall run. `by` "": the master waits for a person's decision; `plan`: the Brain made room by this plan."""
+    """Why no worker shall run. `by` "": the master waits for a person's decision; `plan`: the Brain made room by this plan;
+    `release`: servers leave too.
+    """
 
     by: str
     reason: str
     plan: int = 0
+    release: bool = False
 
     @property
     def is_asked(self) -> bool:
@@ -207,12 +211,12 @@ def _life(run: FollowedRun, heard: HeardFact) -> FollowedRun:
     match heard.fact:
         case facts.JobStopRequested(mode=mode, reason=reason, by=by):
             return replace(run, stop=StopWord(mode, reason, by, heard.time_ms))
-        case facts.JobPauseRequested(by=by):
-            return replace(run, word=PauseWord(True, by, heard.sequence, heard.time_ms))
+        case facts.JobPauseRequested(by=by, release=release):
+            return replace(run, word=PauseWord(True, release, by, heard.sequence, heard.time_ms))
         case facts.JobResumeRequested(by=by):
-            return replace(run, word=PauseWord(False, by, heard.sequence, heard.time_ms))
-        case facts.JobPaused(by=by, reason=reason, plan=plan):
-            pause = PauseState(by, reason, plan)
+            return replace(run, word=PauseWord(False, False, by, heard.sequence, heard.time_ms))
+        case facts.JobPaused(by=by, reason=reason, plan=plan, release=release):
+            pause = PauseState(by, reason, plan, release)
             return replace(run, paused=pause, began_ms=0 if pause.is_asked else run.began_ms)
         case facts.JobResumed():
             return replace(run, paused=None, unusable=())

@@ -215,9 +215,13 @@ class ObjectsShell:
                 asked = JobStopRequested(job=job, mode=mode, reason=reason, by=by)
                 sequence = await state_of_job(self._bus, asked, f"stop.{mode}.{uid}.{after}", SOURCE)
             case AskPause(job, uid, away, by, after):
-                cls, what = (JobPauseRequested, "pause") if away else (JobResumeRequested, "resume")
-                word = cls(job=job, reason=SUSPENDED, by=by)
-                sequence = await state_of_job(self._bus, word, f"{what}.{uid}.{after}", SOURCE)
+                word = (
+                    JobPauseRequested(job=job, reason=SUSPENDED, by=by, release=True)
+                    if away
+                    else JobResumeRequested(job=job, reason=SUSPENDED, by=by)
+                )
+                what = f"{'pause' if away else 'resume'}.{uid}.{after}"
+                sequence = await state_of_job(self._bus, word, what, SOURCE)
             case _:
                 assert_never(act)
         return sequence if "/" not in act.job else 0

@@ -64,6 +64,7 @@ from rover_bus.master import (
     opening,
     publishing,
     recovery,
+    releasing,
     rollout,
     stepping,
 )
@@ -74,6 +75,7 @@ from rover_bus.master.guarding import (
     FIRST,
     GAPS,
     HELD,
+    RELEASE,
     REPORT,
     ROLLOUT,
     SEARCH,
@@ -297,6 +299,7 @@ class MasterDecider:
         yield from guard(state, FIRST, first_servers.tick(state, mine.first_servers, now))
         yield from guard(state, UNFIT, hosts.tick(state))
         yield from guard(state, CUTS, cutting.tick(state, mine.pace, now))
+        yield from guard(state, RELEASE, releasing.tick(state, mine.release, now))
         yield from guard(state, SEARCH, finding.tick(state, mine.search_clock, now))
         yield from guard(state, REPORT, self._report(state, now))
         return None

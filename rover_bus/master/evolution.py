@@ -139,12 +139,12 @@ def _settle(state: State, _record: facts.PlanSettled) -> None:
     state.plans.settling = 0
 
 
-def _pause(state: State, _record: facts.JobPaused) -> None:
-    state.paused = True
+def _pause(state: State, record: facts.JobPaused) -> None:
+    state.paused, state.release = True, record.release
 
 
 def _resume(state: State, _record: facts.JobResumed) -> None:
-    state.paused = False
+    state.paused = state.release = False
 
 
 # -- the ledger ----------------------------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ def begin_anew(state: State, detail: str, cause: str) -> Consequences:
     yield from cutting.end_all(state, cause, "the job begins again from nothing")
     yield Rewound(
         generation=state.generation + 1,
-        ledger=msgspec.Raw(msgspec.msgpack.encode(_empty_ledger(state))),
+        ledger=msgspec.Raw(msgspec.msgpack.encode(empty_ledger(state))),
         reason=f"{detail}: all servers start empty",
         samples_again=state.ledger.samples_done()[0] if state.ledger is not None else 0,
         cause=cause,
@@ -303,8 +303,8 @@ def give_up_cut(state: State, member: Member, restored: RestoreReport, cause: st
     yield from consequences(state, cause)
 
 
-def _empty_ledger(state: State) -> Ledger | None:
-    """Return the ledger of position 0; None before the data set is known: then only the servers begin again."""
+def empty_ledger(state: State) -> Ledger | None:
+    """Return the next generation's ledger of position 0; None before the data set is known: then only servers begin again."""
     if state.ledger is None:
         return None
     empty = Ledger.new(state.ledger.dataset, state.generation + 1, synchronous=is_synchronous(state.job.spec))
@@ -394,9 +394,17 @@ def _end_when_finished(state: State, phase: Finishing, cause: str) -> Consequenc
     if _with_parts(state) <= set(phase.parts):
         why = "target_reached" if state.ending.stop == "finish" else "asked"
         if state.ending.stop:
-            yield from end(state, "stopped", why, state.ending.reason, cause)
+            yield from end(state, "stopped", why, _why_stopped(state, phase), cause)
         else:
             yield from end(state, "completed", "", "", cause)
+
+
+def _why_stopped(state: State, phase: Finishing) -> str:
+    """What was asked; of a job whose servers are away also where its model is."""
+    words = [state.ending.reason] if state.ending.reason else []
+    if state.release and not phase.parts and state.cuts.last_ready:
+        words.append(f"its servers were released: its model is checkpoint {state.cuts.last_ready}")
+    return "; ".join(words)
 
 
 def _with_parts(state: State) -> set[int]:

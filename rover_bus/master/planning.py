@@ -141,7 +141,8 @@ def begin_again(state: State, lost: Iterable[Member], cause: str, reason: str) -
 
 def resume_members(state: State, cause: str, reason: str) -> MembersDesired:
     """What a pause took away runs again, as new incarnations."""
-    return _changed(state, [*state.seats.wanted.values(), *_workers_again(state)], cause, reason)
+    again = [*_servers_again(state), *_workers_again(state)]
+    return _changed(state, [*state.seats.wanted.values(), *again], cause, reason)
 
 
 def release_members(state: State, cause: str, reason: str) -> MembersDesired:
@@ -154,6 +155,15 @@ def revive_members(state: State, servers: Iterable[DesiredMember], cause: str, r
     load = Counter(desired.host for desired in state.seats.done.values())
     again = [_next(state, desired, load) for desired in servers]
     return _changed(state, [*again, *_workers_again(state)], cause, reason)
+
+
+def _servers_again(state: State) -> list[DesiredMember]:
+    """Servers that a pause released. One that had given its slots away before is not missed."""
+    if present_servers(state):
+        return []
+    owning, load = {index for index, _, _ in state.slots.owners}, Counter[str]()
+    gone = [desired for desired in state.seats.done.values() if desired.member.role == "ps"]
+    return [_next(state, desired, load) for desired in gone if not owning or desired.member.index in owning]
 
 
 def _workers_again(state: State) -> list[DesiredMember]:

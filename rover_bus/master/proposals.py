@@ -162,7 +162,7 @@ def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
 
 
 def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str) -> Steps:
-    """A person takes the workers away, or lets the job go on where it was. Servers stay (until checkpoints exist)."""
+    """A person takes the workers away, or lets the job go on where it was. Servers stay, or leave by `releasing`."""
     if (
         isinstance(fact, JobResumeRequested)
         and isinstance(state.phase, Searching)
@@ -174,13 +174,20 @@ def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str
         return
     if isinstance(fact, JobResumeRequested) and (fact.from_nothing or fact.checkpoint):
         return  # no person is asked: what it would throw away is in use
-    wanted = isinstance(fact, JobPauseRequested)
-    if state.paused == wanted or not isinstance(state.phase, Starting | Training) or state.ending.stop:
+    if not isinstance(state.phase, Starting | Training) or state.ending.stop:
         return
-    if wanted:
+    release = isinstance(fact, JobPauseRequested) and fact.release and state.job.spec.has_servers
+    if isinstance(fact, JobPauseRequested):
+        if state.paused and not (release and not state.release):
+            return
         names = {name for name, desired in state.seats.wanted.items() if desired.member.role == "worker"}
-        yield JobPaused(workers=len(names), reason=fact.reason, by=fact.by, cause=cause)
+        away = len(names) or sum(each.member.role == "worker" for each in state.seats.done.values())
+        yield JobPaused(workers=away, reason=fact.reason, by=fact.by, release=release, cause=cause)
+        if not names:
+            return
         yield remove_members(state, names, cause, f"paused{f': {fact.reason}' if fact.reason else ''}")
+    elif not state.paused:
+        return
     else:
         yield from try_again(state, cause, fact.by or "a person")
         record = resume_members(state, cause, "resumed")

@@ -39,7 +39,7 @@ def _who_goes(state: State, lost: Member | None) -> set[int]:
     """Return the servers without a state of their own: the lost one, those that are not there, those on their way to a cut."""
     planned = {p.member.index: p.member for p in state.seats.wanted.values() if p.member.role == "ps"}
     if lost is None:
-        return set(planned)
+        return set(planned) or set(state.cuts.back.servers)  # a pause released them
     present = {
         seated.member.index
         for seated in state.seats.servers()

@@ -271,6 +271,7 @@ class State(msgspec.Struct, kw_only=True, tag="job", omit_defaults=True):
     generation: int = 0
     phase: Phase = msgspec.field(default_factory=Waiting)
     paused: bool = False
+    release: bool = False  # its servers leave too, once a checkpoint holds all that was trained
     seats: Seats = msgspec.field(default_factory=Seats)
     plans: Plans = msgspec.field(default_factory=Plans)
     ledger: Ledger | None = None

@@ -81,8 +81,8 @@ class SpeakingMaster:
                 await self.say(f.PlanApplied(plan=1, workers=1, servers=0, reason="a start"))
                 await self.say(f.RoutingChanged(generation=0, epoch=1, owners=[], servers=[]))
                 await self._work()
-            case f.JobPauseRequested(by=by, reason=why):
-                await self.say(f.JobPaused(workers=1, by=by, reason=why))
+            case f.JobPauseRequested(by=by, reason=why, release=release):
+                await self.say(f.JobPaused(workers=1, by=by, reason=why, release=release))
                 await self.say(f.MembersDesired(plan=2, members=[]))
                 await self.say(f.MemberLeft(member=self._worker(), reason="drained"))
             case f.JobResumeRequested(by=by):

@@ -220,7 +220,8 @@ class ObjectScript:
                 self._tell(f.JobStopRequested(job=job, mode=mode, reason=reason, by=by))
                 return [f"  job.stop_requested mode={mode} reason={reason!r}"]
             case objects.AskPause(job, _, away, by):
-                self._tell((f.JobPauseRequested if away else f.JobResumeRequested)(job=job, by=by))
+                asked = f.JobPauseRequested(job=job, by=by, release=True)
+                self._tell(asked if away else f.JobResumeRequested(job=job, by=by))
                 return [f"  job.{'pause' if away else 'resume'}_requested"]
             case objects.SetSuspend(_, suspend):
                 assert self.object is not None

@@ -1,4 +1,4 @@
-"""`rover pause` and `rover resume`: the workers of a job leave and come back; its servers keep the model meanwhile."""
+"""`rover pause` and `rover resume`: the members of a job leave and come back; its servers, or a checkpoint, keep the model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("job", shell_complete=complete_jobs)
 @click.option("--reason", default="", help="Why: it stands in the job's history.")
+@click.option(
+    "--release", is_flag=True, help="Its servers leave too, once a checkpoint on storage holds the model."
+)
 @with_stack
-def pause(stack: Address, job: str, reason: str) -> None:
-    """Let the workers of JOB part-commit what they hold and leave. Its servers stay: the model is kept there."""
-    click.echo(visit(stack, lambda bus: ask(bus, job, reason, away=True)))
+def pause(stack: Address, job: str, reason: str, release: bool) -> None:
+    """Let the workers of JOB part-commit what they hold and leave. Its servers stay and keep the model, or leave by --release."""
+    click.echo(visit(stack, lambda bus: ask(bus, job, reason, away=True, release=release)))
 
 
 @click.command()
@@ -53,7 +56,15 @@ class ResumeFrom(NamedTuple):
     checkpoint: int = 0
 
 
-async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: ResumeFrom = ResumeFrom()) -> str:  # noqa: B008 - a value
+async def ask(
+    bus: NatsBus,
+    job: str,
+    reason: str,
+    *,
+    away: bool,
+    release: bool = False,
+    choice: ResumeFrom = ResumeFrom(),  # noqa: B008 - a value
+) -> str:
     """Ask for a pause or its end; return what the master made of it. Raises Refused where it is so already."""
     from rover_bus.cli.commands.plan import open_plans, send
     from rover_bus.cli.submission import asker
@@ -61,7 +72,8 @@ async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: Resume
     from rover_bus.events.errors import Refused
     from rover_bus.events.facts import JobPaused, JobPauseRequested, JobResumed, JobResumeRequested
 
-    if (await open_plans(bus, job)).paused == away:
+    now = await open_plans(bus, job)
+    if now.paused == away and not (release and not now.released):
         raise Refused(f"job {job!r} is {'paused already' if away else 'not paused'}", "already")
     if any(choice) and not await _lacks_a_checkpoint(bus, job):
         raise Refused(
@@ -70,7 +82,7 @@ async def ask(bus: NatsBus, job: str, reason: str, *, away: bool, choice: Resume
         )
     by = asker()
     asked = (
-        JobPauseRequested(job=job, reason=reason, by=by)
+        JobPauseRequested(job=job, reason=reason, by=by, release=release)
         if away
         else JobResumeRequested(
             job=job, reason=reason, by=by, from_nothing=choice.from_nothing, checkpoint=choice.checkpoint

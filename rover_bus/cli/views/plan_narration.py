@@ -62,12 +62,14 @@ def _narrate_requests(fact: AboutWords | host_facts.AboutCluster) -> str:
             return f"{by or 'a person'} sets the mode of all jobs' plans to {mode}{f': {reason}' if reason else ''}"
         case host_facts.QuotaSet():
             return _narrate_quota(fact)
-        case facts.JobPauseRequested(by=by, reason=reason):
-            return f"{by or 'a person'} asks for a pause{f': {reason}' if reason else ''}"
+        case facts.JobPauseRequested(by=by, reason=reason, release=release):
+            what = "a pause that releases the servers" if release else "a pause"
+            return f"{by or 'a person'} asks for {what}{f': {reason}' if reason else ''}"
         case facts.JobResumeRequested(by=by):
             return f"{by or 'a person'} resumes the job"
-        case facts.JobPaused(by=by, workers=workers, reason=reason):
-            return f"paused{f' by {by}' if by else ''}: {_workers(workers)} to leave{f' ({reason})' if reason else ''}"
+        case facts.JobPaused(by=by, workers=workers, reason=reason, release=release):
+            then = ", and the servers once a checkpoint is stored" if release else ""
+            return f"paused{f' by {by}' if by else ''}: {_workers(workers)} to leave{then}{f' ({reason})' if reason else ''}"
         case facts.JobResumed(workers=workers):
             return f"resumed with {_workers(workers)}"
 

@@ -79,6 +79,7 @@ class PlanTable:
     by_number: dict[int, PlanView] = field(default_factory=dict)
     mode: str = ""  # what a person set; "": as the job file says
     paused: bool = False
+    released: bool = False
     ended: str = ""
     forecast: facts.JobForecast | None = None  # of when the job reaches what its `stop` asks for
 
@@ -91,6 +92,7 @@ class PlanTable:
                 self.mode = mode
             case facts.JobPaused() | facts.JobResumed():
                 self.paused = isinstance(fact, facts.JobPaused)
+                self.released = isinstance(fact, facts.JobPaused) and fact.release
             case facts.JobEnded(state=state):
                 self.ended = state
             case facts.JobForecast():

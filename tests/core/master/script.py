@@ -159,8 +159,8 @@ class Script:
         """A stack that is going down asks for a last checkpoint."""
         return self._notice(CheckpointRequested(job="j", reason="rover down", by="ann"))
 
-    def do_pause(self) -> list[str]:
-        return self._notice(JobPauseRequested(job="j", by="ann"))
+    def do_pause(self, what: str = "") -> list[str]:
+        return self._notice(JobPauseRequested(job="j", by="ann", release=what == "release"))
 
     def do_resume(self, what: str = "", **words: str) -> list[str]:
         wish = made(JobResumeRequested, words, job="j", by="ann", from_nothing=what == "from_nothing")
