@@ -219,6 +219,7 @@ class Kind(Generic[O]):
 POD = Kind("api/v1", "pods", Pod)
 CONFIG_MAP = Kind("api/v1", "configmaps", ConfigMap)
 SECRET = Kind("api/v1", "secrets", Object)
+NAMESPACE = Kind("api/v1", "namespaces", Object)
 NODE = Kind("api/v1", "nodes", KubeNode)
 LEASE = Kind("apis/coordination.k8s.io/v1", "leases", LeadLease)
 

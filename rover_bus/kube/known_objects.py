@@ -97,11 +97,12 @@ class KnownObject:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Everything that is known. `namespaces`: whose objects are followed, "": all; `forgotten`: runs, by their uids; `heard`: the
-    newest fact received.
+    """Everything that is known. `namespaces`: whose objects are followed, "": all; `cluster`: what tells this cluster from others
+    on the bus, "": nothing; `forgotten`: runs, by their uids; `heard`: the newest fact received.
     """
 
     namespaces: frozenset[str] = frozenset({""})
+    cluster: str = ""
     known: Mapping[Ref, KnownObject] = field(default_factory=dict)
     runs: Mapping[str, FollowedRun] = field(default_factory=dict)
     chosen: Chosen = field(default_factory=dict)
@@ -112,7 +113,7 @@ class Objects:
     def tenant_of(self, ref: Ref) -> str:
         """Return whose job an object means. What began as a job of no tenant stays one, whatever tenant comes later."""
         began = self.runs.get(ref.name)
-        if ref.namespace not in self.tenants or (began is not None and began.by == asker_of(ref)):
+        if ref.namespace not in self.tenants or (began is not None and began.by == self.asker_of(ref)):
             return DEFAULT_TENANT
         return ref.namespace
 
@@ -123,19 +124,18 @@ class Objects:
     def run_of(self, ref: Ref) -> FollowedRun | None:
         return self.runs.get(self.job_name(ref))
 
+    def asker_of(self, ref: Ref) -> str:
+        """Return in whose name an object asks: its namespace's, in this cluster. Another cluster may have one of its name."""
+        return f"{ASKERS}{ref.namespace}{f'/{self.cluster}' if self.cluster else ''}"
+
     def orphans(self) -> Iterator[Ref]:
         """Yield where objects of jobs that have not ended would be, and are not: their finalizer was taken off by force."""
         for run in self.runs.values():
-            asker, namespace = run.by[: len(ASKERS)], run.by[len(ASKERS) :]
+            namespace = run.by.removeprefix(ASKERS).partition("/")[0]
             ref = Ref(namespace, split_job(run.job)[1])
-            ours = asker == ASKERS and not self.namespaces.isdisjoint((namespace, ""))
+            ours = run.by == self.asker_of(ref) and not self.namespaces.isdisjoint((namespace, ""))
             if run.end is None and ours and ref not in self.known and self.job_name(ref) == run.job:
                 yield ref
-
-
-def asker_of(ref: Ref) -> str:
-    """Return in whose name an object asks: its namespace's."""
-    return ASKERS + ref.namespace
 
 
 # -- evolve ----------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from rover_bus.events.job import JobSpec
 from rover_bus.events.subjects import qualified
 from rover_bus.kube.conditions import HandedIn, differs, patch_of, status_of
 from rover_bus.kube.kinds import Ref
-from rover_bus.kube.known_objects import Happening, KnownObject, Objects, asker_of, evolve
+from rover_bus.kube.known_objects import ASKERS, Happening, KnownObject, Objects, evolve
 from rover_bus.kube.notices import Notice, notice_of
 from rover_bus.kube.object import changed_keys
 from rover_bus.kube.roverjobs import RoverJob, uid_of
@@ -190,7 +190,7 @@ Steps = Iterator[Act | WakeAt]
 
 def _on(state: Objects, ref: Ref, known: KnownObject, now_s: float) -> Steps:
     """Decide on one object."""
-    object_, run, by = known.object, state.run_of(ref), asker_of(ref)
+    object_, run, by = known.object, state.run_of(ref), state.asker_of(ref)
     if known.acting or known.sequence > state.heard:
         return
     if object_ is not None and object_.metadata.version < known.version:
@@ -261,7 +261,7 @@ def _run(known: KnownObject, object_: RoverJob, run: FollowedRun, by: str, now_s
         return
     yield from _deadline(object_, run, by, now_s)
     word = run.word
-    fresh = word is not None and word.by != by and word.sequence > object_.observed
+    fresh = word is not None and not word.by.startswith(ASKERS) and word.sequence > object_.observed
     if word is not None and fresh:
         if object_.is_suspended != word.away:
             yield SetSuspend(object_, word.away)

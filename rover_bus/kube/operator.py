@@ -176,7 +176,7 @@ class NodeDaemons:
 
 
 def _without_samples(settings: Settings) -> Settings:
-    """Nodes are not measured from here. A host that announced samples, and sends none, counts as lost with its cores after three."""
+    """Nodes are not measured from here. A host that announces samples, and sends none, is lost with its cores after three."""
     return settings.replace(hosts=settings.hosts.replace(sample_every_s=0.0))
 
 

@@ -26,7 +26,7 @@ from rover_bus.events.streams import OF_THE_CLUSTER, SETTINGS, TENANTS
 from rover_bus.events.subjects import everywhere, job_facts, split_job
 from rover_bus.events.written_settings import load
 from rover_bus.kube.api import Api, ApiRefused
-from rover_bus.kube.kinds import Json, Ref
+from rover_bus.kube.kinds import NAMESPACE, Json, Ref
 from rover_bus.kube.known_objects import Acted, Acting, Chose, Happening, Objects, ObjectSeen, TenantsKnown
 from rover_bus.kube.notices import EVENT, Notice, event_of
 from rover_bus.kube.object import KIND, PLURAL
@@ -55,6 +55,7 @@ from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, ins
 
 NAME = "kube.objects"  # under which it says how far it has read
 SOURCE = "rover-operator"
+SYSTEM = Ref("", "kube-system")  # each cluster has it from its beginning to its end
 SUSPENDED = "spec.suspend"  # why a job is paused and resumed
 log = get_logger("rover.kube")
 
@@ -67,16 +68,30 @@ class WholeFollowing(Following):
 
 async def follow_objects(api: Api, bus: Bus, namespaces: Sequence[str]) -> None:
     """Follow the RoverJobs of these namespaces ("": of all) until cancelled."""
+    cluster = await identify(api)
     while True:
-        following = ObjectsShell(api, bus, namespaces)
+        following = ObjectsShell(api, bus, namespaces, cluster)
         await following.run()
         log.warning("facts of jobs are lost (a power cut?): everything is read again")
+
+
+async def identify(api: Api) -> str:
+    """Return what tells this cluster from others on the same bus: the uid of its namespace kube-system, in short. "" without a
+    right to read it: then two clusters with a namespace of one name must not share a bus.
+    """
+    try:
+        return (await api.read(NAMESPACE, SYSTEM)).metadata.uid[:8]
+    except ApiRefused as error:
+        log.warning(
+            "this cluster has no name on the bus: let the operator get namespace kube-system", why=str(error)
+        )
+        return ""
 
 
 class ObjectsShell:
     """One life of it: from knowing nothing to the loss of what was known."""
 
-    def __init__(self, api: Api, bus: Bus, namespaces: Sequence[str]) -> None:
+    def __init__(self, api: Api, bus: Bus, namespaces: Sequence[str], cluster: str) -> None:
         self._api, self._bus = api, bus
         self._loop = asyncio.get_running_loop()
         self._objects = Mirror(api, ROVER_JOB, namespaces)
@@ -85,7 +100,9 @@ class ObjectsShell:
         self._told, self._lost = asyncio.Event(), asyncio.Event()
         self._following = WholeFollowing(bus, subjects, self._on_fact, self._lost.set, NAME)
         self._turns = Turns(self._decide)
-        self._decider: Decider[Objects, Input, Effect] = ObjectsDecider(Objects(frozenset(namespaces)))
+        self._decider: Decider[Objects, Input, Effect] = ObjectsDecider(
+            Objects(frozenset(namespaces), cluster)
+        )
         self._failing = FailingJobs("", NAME, lambda *_: None)  # a line in the log is what there is to say
         self._acting: set[asyncio.Task[None]] = set()
 

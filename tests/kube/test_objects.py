@@ -21,6 +21,7 @@ from rover_bus.events.identity import Member
 from rover_bus.kube.crd import resource_definition
 from rover_bus.kube.object import job_of, manifest_of
 from rover_bus.kube.roverjobs import RoverJob, uid_of
+from rover_bus.kube.service import identify
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jobs" / "criteo.toml"
 Scene = Callable[[Stage], Coroutine[Any, Any, None]]
@@ -196,7 +197,7 @@ def test_what_a_list_does_not_show_is_looked_for_before_its_job_is_ended(stage: 
             await stage.apply()
             made = await stage.look()
             assert made is not None
-            by = f"kubernetes/{stage.ref.namespace}"
+            by = f"kubernetes/{stage.ref.namespace}/{await identify(stage.api)}"
             job = job_of({"metadata": {"name": stage.ref.name}, "spec": SPEC})
             await stage.master.say(JobSubmitted(job="", uid=uid_of(made.metadata), spec=job, by=by))
             await stage.until(is_in("Running"))

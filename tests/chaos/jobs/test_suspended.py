@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -37,10 +36,12 @@ def test_a_suspended_job_releases_its_servers_and_goes_on_where_it_was(tmp_path:
         assert "paused already" in job.rover("pause", job.name, "--release").stderr
         for pid in living("master"):
             os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(host_root(hosts["one"].home.root))  # what servers left in memory is no source any more
+        for slot in host_root(hosts["one"].home.node).rglob("*.slot"):
+            slot.unlink()  # what servers left in memory is no source any more
         assert job.rover("resume", job.name).stdout == f"{job.name}: goes on\n"
         job.until(lambda: living("worker") and living("ps"), "workers and servers")
-        job.until(lambda: job.facts("server.restored"), "the model from its checkpoint")
+        job.until(lambda: len(job.facts("server.restored")) == 2, "the model from its checkpoint")
+        assert {each["source"] for each in job.facts("server.restored")} == {"storage"}
         suspend()  # once more, in the generation that came of the first time
         assert [each["samples_again"] for each in job.facts("ledger.rewound")] == [0, 0]
         assert job.rover("resume", job.name).stdout == f"{job.name}: goes on\n"

@@ -72,6 +72,24 @@ def test_a_job_of_another_operators_namespace_is_no_orphan_of_ours() -> None:
     assert decide(after(submitted(by="ann")), BEGUN_S) == []
 
 
+def test_another_clusters_job_of_a_namespace_of_the_same_name_is_left_alone() -> None:
+    """Two clusters share a bus, and both have a namespace `team`."""
+    there, here = "kubernetes/team/aaaaaaaa", replace(Objects(), cluster="bbbbbbbb")
+    state = after(submitted(by=there), state=here)
+    assert decide(state, BEGUN_S) == [], "it is no orphan of ours"
+    assert [type(act) for act in acts(decide(replace(state, cluster="aaaaaaaa"), BEGUN_S))] == [
+        ConfirmGone,
+        AskStop,
+    ]
+    ended = HeardFact(facts.JobEnded(job="clicks", state="completed", position=(1, 0)), 2, 0)
+    younger = clicks()
+    about = msgspec.structs.replace(younger.metadata, uid=UID.replace("0a1b", "ffff"))
+    state = after(ended, ObjectSeen(REF, msgspec.structs.replace(younger, metadata=about)), state=state)
+    (act,) = acts(decide(state, BEGUN_S))
+    assert isinstance(act, WriteStatus), "nor is it forgotten for an object of ours"
+    assert "of kubernetes/team/aaaaaaaa" in act.patch["conditions"][0]["message"]
+
+
 def test_what_is_being_done_for_an_object_is_not_done_twice() -> None:
     state = after(ObjectSeen(REF, clicks(held=False)))
     assert [type(act) for act in acts(decide(state, BEGUN_S))] == [KeepObject]
