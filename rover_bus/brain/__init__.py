@@ -2,8 +2,8 @@
 
 In the order in which a newcomer reads it:
 
-state.py        what is known of hosts and jobs; log.py: what is decided; evolution.py, evolution_of_hosts.py: how
-                records change what is known
+state.py        what is known of hosts and jobs; log.py: what is decided; evolution.py, evolution_of_hosts.py,
+                evolution_of_windows.py: how records change what is known
 decider.py      inputs in, records out: `_look` at every tick, `_take_turn` of a job after each of its windows
 watch.py        samples on their way into a window; learning_hosts.py: what a window shows of hosts
 

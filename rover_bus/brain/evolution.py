@@ -6,13 +6,10 @@ the same log gives the same state bit for bit (P22).
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
-from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS, evolve_paces
+from rover_bus.brain.decisions.stragglers import SLOW_WINDOWS
 from rover_bus.brain.evolution_of_hosts import lose_host, note_word, see_host
+from rover_bus.brain.evolution_of_windows import measure
 from rover_bus.brain.families import note_scales, remember, usual_scales, usual_use
 from rover_bus.brain.learning_hosts import forget_job, note_hosts
 from rover_bus.brain.loads import recount, release, reserve, shares_hosts
@@ -34,7 +31,7 @@ from rover_bus.brain.log import (
     WindowClosed,
     WindowsStretched,
 )
-from rover_bus.brain.state import UNREST, WINDOWS_KEPT, BrainRuleOff, BrainState, Change, KnownJob, TriedSize
+from rover_bus.brain.state import BrainRuleOff, BrainState, Change, KnownJob
 from rover_bus.brain.totals import follow
 from rover_bus.events.facts import (
     IncidentClosed,
@@ -67,14 +64,7 @@ from rover_bus.events.job import JobSpec
 from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.plan_facts import TRIAL
 
-Point = TypeVar("Point")
-RECENT = 0.3  # weight of the newest window in how long a batch takes
-FORGETTING = 0.9  # of a size's older windows, a window
-ESTABLISHED = 1.5  # windows of weight from which the mean of a size is a reference
 MOST_PAST = 200
-MOST_POINTS = 64
-MOST_LOSSES = 200
-MOST_TRIED = 64
 
 
 def evolve(state: BrainState, record: Record) -> None:
@@ -161,7 +151,7 @@ def _evolve_job(state: BrainState, record: OfOneJob) -> None:
         case WindowClosed(job=job):
             # First its hosts: they are compared with what was usual before this window.
             note_hosts(state, state.jobs[job], record)
-            _measure(state.jobs[job], record)
+            measure(state.jobs[job], record)
             if shares_hosts(state.jobs[job].held):
                 recount(state, state.jobs[job])
         case PlanKept(job=job) | PlanRolledBack(job=job):
@@ -357,116 +347,6 @@ def _asked(job: KnownJob, fact: PlanApplied, size: Size) -> Change:
     return Change(
         fact.plan, step, before, size, predicted, job.clock_s, base=list(job.recent), by_person=True
     )
-
-
-# -- windows -----------------------------------------------------------------------------------------------------------
-
-
-def _measure(job: KnownJob, window: WindowClosed) -> None:
-    job.windows += 1
-    job.clock_s += window.seconds
-    job.log_sequence = max(job.log_sequence, window.log_sequence)
-    job.committed, job.total = max(job.committed, window.committed), window.total or job.total
-    throughput = sum(worker.rate for worker in window.workers)
-    job.samples += throughput * window.seconds
-    paces = {worker.index: worker.pace for worker in window.workers if worker.pace >= 0}
-    kept = {w.index: job.paces[w.index] for w in window.workers if w.pace < 0 and w.index in job.paces}
-    job.paces = {**kept, **evolve_paces(job.paces, paces)}
-    for role, cores in window.cores_used.items():
-        job.cores_used[role] = cores if role not in job.cores_used else 0.5 * (job.cores_used[role] + cores)
-    for name, size in window.server_bytes.items():
-        job.memory[name] = _thinned([*job.memory.get(name, []), (job.samples, size)], MOST_POINTS)
-    if window.server_cores:
-        job.server_loads = [*job.server_loads, window.server_cores][-HOT_WINDOWS:]
-        job.server_slots = window.server_slots
-    _learn(job, window)
-    waits = job.change is not None and job.change.waits  # for a person: the job goes on as it was
-    settled = job.change is None or job.change.settled or waits
-    if throughput > 0 and window.workers:
-        step_s = job.spec.data.batch_size * len(window.workers) / throughput
-        job.step_s += (step_s - job.step_s) * (RECENT if job.step_s else 1.0)
-    if job.change is not None and job.change.applied and not settled and job.change.base:
-        job.change.watched_s += window.seconds
-        usual = sorted(job.change.base)[len(job.change.base) // 2]
-        job.lost_s = round(job.lost_s + window.seconds * max(1 - throughput / usual, 0.0), 3)
-    if window.clean and settled and throughput > 0:
-        if _is_slowed(job, throughput):
-            return
-        job.recent = [*job.recent, throughput][-WINDOWS_KEPT:]
-        _note_rest(job)
-        if job.change is not None and not waits:
-            job.change.windows.append(throughput)
-        if job.held is not None:
-            _try(job, job.held, throughput, window)
-
-
-def _note_rest(job: KnownJob) -> None:
-    """A job that was free to change and whose windows agree has the size that was chosen for it: no probe is owed any more."""
-    history = ChangeHistory(settled_at_s=job.settled_s, rollbacks=job.rollbacks)
-    if (
-        len(job.recent) == WINDOWS_KEPT
-        and job.unrest <= UNREST
-        and not may_change(history, job.clock_s, job.spec.plan.cooldown_s)
-    ):
-        job.probe = None
-
-
-def _is_slowed(job: KnownJob, throughput: float) -> bool:
-    """Put a window aside that a slow worker spoils; not for ever: one that stays slow is what the job has."""
-    if not job.stragglers or len(job.slowed) >= REPLACE_WINDOWS:
-        return False
-    job.slowed = [*job.slowed, throughput]
-    if len(job.slowed) == REPLACE_WINDOWS:
-        job.recent = []
-    return True
-
-
-def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> None:
-    row = next((tried for tried in job.tried if tried.size.shape == size.shape), None)
-    if row is None:
-        row = TriedSize(size)
-        job.tried = [*job.tried, row][-MOST_TRIED:]
-    former = row.mean if FORGETTING * row.weight >= ESTABLISHED else 0.0
-    share = sum(worker.input_share for worker in window.workers) / len(window.workers)
-    old = FORGETTING * row.weight
-    row.weight = old + 1.0
-    step = throughput - row.mean
-    row.mean += step / row.weight
-    row.scatter = FORGETTING * row.scatter + step * (throughput - row.mean)
-    row.input_share += (share - row.input_share) / row.weight
-    used = window.cores_used
-    row.worker_cores += (used.get("worker", row.worker_cores) - row.worker_cores) / row.weight
-    row.server_cores += (used.get("ps", row.server_cores) - row.server_cores) / row.weight
-    if former > 0:
-        _drift(job, row, row.mean / former)
-
-
-def _drift(job: KnownJob, held: TriedSize, factor: float) -> None:
-    """What slows one size slows all: a host that became busier must not make the sizes of calmer times look better."""
-    for row in job.tried:
-        if row is not held:
-            row.mean *= factor
-            row.scatter *= factor * factor
-    job.ceilings = [
-        (size, speed if size.shape == held.size.shape else speed * factor, at_s)
-        for size, speed, at_s in job.ceilings
-    ]
-
-
-def _learn(job: KnownJob, window: WindowClosed) -> None:
-    """One point of the learning curve, where a target is asked for. Steps are batches."""
-    value = 1.0 - window.auc if job.spec.stop.auc and window.auc else window.loss
-    if value > 0 and (job.spec.stop.auc or job.spec.stop.loss or job.spec.stop.least_decrease_per_step):
-        steps = job.samples / job.spec.data.batch_size
-        job.losses = _thinned([*job.losses, (steps, value)], MOST_LOSSES)
-
-
-def _thinned(points: list[Point], most: int) -> list[Point]:
-    """Every second one of the older half goes when there are too many: old ones tell the slope, new ones the present."""
-    if len(points) <= most:
-        return points
-    half = len(points) // 2
-    return points[:half:2] + points[half:]
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ BRAIN = tree(
     [
         "evolution.py",
         "evolution_of_hosts.py",
+        "evolution_of_windows.py",
         "learning_hosts.py",
         "loads.py",
         "families.py",
