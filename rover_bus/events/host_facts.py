@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from rover_bus.events.fact import Fact, Position
-from rover_bus.events.identity import Exit, HostCapacity, Member, Process
+from rover_bus.events.identity import Exit, HostCapacity, Member, Process, Resources
 from rover_bus.events.invariants import Bytes, Count, Seconds, Told
 from rover_bus.events.job import PlanMode
 
@@ -95,6 +95,16 @@ class HostProgramMended(HostFact, frozen=True, kw_only=True, tag="host.program_m
 
     job: str
     uid: str
+
+
+class HostAdjustRefused(HostFact, frozen=True, kw_only=True, tag="host.adjust_refused.v1"):
+    """A running member cannot be given these limits where it runs: it keeps those that it has."""
+
+    job: str
+    uid: str
+    member: Member
+    resources: Resources
+    why: str
 
 
 class HostSpareFailed(HostFact, frozen=True, kw_only=True, tag="host.spare_failed.v1"):
@@ -206,6 +216,7 @@ AboutHosts = (
     | HostTurnFailed
     | HostProgramRefused
     | HostProgramMended
+    | HostAdjustRefused
     | HostSpareFailed
     | HostSpareMended
     | HostSlow

@@ -212,6 +212,7 @@ FACTS_KEPT: dict[str, Kept] = {
             "host.checkpoint_damaged",
             "host.turn_failed",
             "host.program_refused",
+            "host.adjust_refused",
             "host.program_mended",
             "host.spare_failed",
             "host.spare_mended",

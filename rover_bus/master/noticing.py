@@ -17,6 +17,7 @@ from rover_bus.events.facts import (
     PlanRejected,
 )
 from rover_bus.events.host_facts import (
+    HostAdjustRefused,
     HostExited,
     HostLeaving,
     HostLeft,
@@ -27,7 +28,7 @@ from rover_bus.events.host_facts import (
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
 from rover_bus.events.log import HostFit, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
-from rover_bus.master import cutting, finding, hosts, lifecycle, proposals
+from rover_bus.master import cutting, finding, hosts, lifecycle, proposals, refitting
 from rover_bus.master.failing import charge, charge_early_end, is_known
 from rover_bus.master.phases import Ended, Finishing
 from rover_bus.master.planning import is_planned
@@ -78,6 +79,8 @@ def notice(state: State, fact: Fact, cause: str) -> Steps:
             _is_of(state, job, uid) and host in state.seats.hosts.unfit
         ):
             yield from hosts.find_fit(state, host, cause)
+        case HostAdjustRefused(job=job, uid=uid) if _is_of(state, job, uid):
+            yield from refitting.refit(state, fact, cause)
         case HostExited(member=member) if fact.job == state.job.spec.name:
             yield from _exited(state, fact, member, cause)
     return None

@@ -26,7 +26,7 @@ from rover_bus.events.facts import (
     SlotsMoved,
     SlotsMoveRequested,
 )
-from rover_bus.events.identity import Member
+from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.log import MoveBegun, Record
 from rover_bus.events.requests import HeartbeatRequest, MoveOrder, MoveStatus
 from rover_bus.events.routing import RoutingTable, ServerAddress
@@ -173,11 +173,27 @@ def _leave_host(state: State, fact: SlotsMoveRequested, cause: str) -> Consequen
         where = "no server runs there" if not there else "the plan names no other host"
         yield MoveRefused(reason=f"nothing to move off host {fact.host!r}: {where}", cause=cause)
         return
-    record, joins = add_servers(state, [d.resources for d in there], hosts, cause, f"off {fact.host}")
+    yield from _replace(state, there, hosts, Origin(fact.reason or f"off host {fact.host}", fact.by), cause)
+
+
+def replace_server(state: State, desired: DesiredMember, reason: str, cause: str) -> Consequences:
+    """A server is replaced by a new one with the limits that it was to have; refused in words while slots move already."""
+    if unfit := _unfit(state):
+        yield MoveRefused(reason=f"{reason}; {unfit}", cause=cause)
+        return
+    known = state.seats.hosts
+    others = [host for host in known.named if host != desired.host and host not in known.away]
+    yield from _replace(state, [desired], others or [desired.host], Origin(reason), cause)
+
+
+def _replace(
+    state: State, there: list[DesiredMember], hosts: list[str], asked: Origin, cause: str
+) -> Consequences:
+    """Servers are replaced by new ones, which take all their slots."""
+    record, joins = add_servers(state, [d.resources for d in there], hosts, cause, asked.reason)
     instead = dict(zip([d.member.index for d in there], joins, strict=True))
     goal = [instead.get(index, index) for index in slots.expand(state.slots.owners)]
     yield record
-    asked = Origin(fact.reason or f"off host {fact.host}", fact.by)
     yield opened(state, goal, asked, cause, joins, sorted(instead))
 
 

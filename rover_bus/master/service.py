@@ -61,6 +61,7 @@ def wiring(job: str, settings: Settings = DEFAULTS) -> Wiring:
             subjects.host_facts(fact="registered"),
             subjects.host_facts(fact="program_refused"),
             subjects.host_facts(fact="program_mended"),
+            subjects.host_facts(fact="adjust_refused"),
             subjects.host_facts(fact="part_digested"),
             subjects.host_facts(fact="part_mirrored"),
             subjects.host_facts(fact="part_persisted"),

@@ -17,7 +17,7 @@ from rover_bus.events.bus import Bus, ConnectionState, Stored
 from rover_bus.events.codec import encode
 from rover_bus.events.deciding import Decider, WakeAt
 from rover_bus.events.errors import BadMessage, RoverError
-from rover_bus.events.identity import Exit, Member, Process
+from rover_bus.events.identity import Exit, Member, Process, Resources
 from rover_bus.events.logs import get_logger
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramReply
@@ -51,7 +51,16 @@ from rover_bus.node.members import (
     same_run,
 )
 from rover_bus.node.outbox import Letter, Outboxes
-from rover_bus.node.port import Exited, Key, Observation, Observe, Platform, Running, StartOrder
+from rover_bus.node.port import (
+    AdjustRefused,
+    Exited,
+    Key,
+    Observation,
+    Observe,
+    Platform,
+    Running,
+    StartOrder,
+)
 from rover_bus.node.presence import Presence
 from rover_bus.node.programs import Trial, program_fact
 from rover_bus.node.questions import answer_logs, answer_programs
@@ -322,7 +331,7 @@ class Daemon:
             self._take_trial(ProgramTried(wanted.job, wanted.uid, reply, self._loop.time()))
 
         self._take_trial(ProgramTried(wanted.job, wanted.uid, for_start=wanted.for_start))
-        self._platform.try_program(wanted.program, answer, wanted.anew)
+        self._platform.try_program(wanted.program, answer, wanted.anew, (wanted.job, wanted.uid))
 
     def _take_trial(self, tried: ProgramTried) -> None:
         before = self.state.jobs.get(tried.job)
@@ -356,8 +365,18 @@ class Daemon:
                 self._ends[observation.job, observation.member.name] = observation
                 if not observation.reported:
                     self._report_end(observation)
+            case AdjustRefused(key, resources, why) if key in self.state.observed:
+                self._report_refusal(self.state.observed[key], resources, why)
             case _:
                 pass  # no other component needs to know
+
+    def _report_refusal(self, known: ObservedMember, resources: Resources, why: str) -> None:
+        job, uid, member = known.job, known.incarnation.uid, known.desired.member
+        fact = host_facts.HostAdjustRefused(
+            host=self._host.name, job=job, uid=uid, member=member, resources=resources, why=why[:500]
+        )
+        size = f"{resources.cores:g}.{resources.memory_bytes}"
+        self._post(fact, f"adjust_refused.{job}.{uid}.{member}.{size}", job)
 
     def _report_start(self, known: ObservedMember, seen: Running) -> None:
         job, member = known.job, known.desired.member

@@ -111,6 +111,9 @@ def _narrate_host(fact: host_facts.AboutHosts) -> str:
             return f"the program does not start on host {host}, no worker is placed there: {path}: {problem}"
         case host_facts.HostProgramMended(host=host):
             return f"the program starts on host {host} now"
+        case host_facts.HostAdjustRefused(host=host, member=member, resources=wanted, why=why):
+            size = f"{wanted.cores:g} cores and {wanted.memory_bytes / (1 << 20):,.0f} MiB"
+            return f"{member} cannot be given {size} on host {host}, it keeps what it has: {why}"
         case host_facts.HostSpareFailed(host=host, job=job, failures=failures, why=why):
             return f"a spare of {job} failed on host {host}, {_count(failures, 'failure')} in a row: {why}"
         case host_facts.HostSpareMended(host=host, job=job):
@@ -265,6 +268,7 @@ WENT_WELL = (
     | cuts.CheckpointReady
     | cuts.ServerRestored
     | host_facts.HostProgramMended
+    | host_facts.HostAdjustRefused
     | host_facts.HostRecovered
     | host_facts.HostSpareMended
 )

@@ -47,6 +47,7 @@ from rover_bus.events.facts import (
     SlotsMoveRequested,
 )
 from rover_bus.events.host_facts import (
+    HostAdjustRefused,
     HostExited,
     HostLeaving,
     HostLeft,
@@ -54,7 +55,7 @@ from rover_bus.events.host_facts import (
     HostProgramRefused,
     HostRegistered,
 )
-from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member
+from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member, Resources
 from rover_bus.events.inputs import BusLost, BusRegained, Observed, Requested, Ticked, TookOver
 from rover_bus.events.job import CheckpointSpec, Dataset, DataSpec, JobSpec, LeaseSpec, MoveSpec, WorkersSpec
 from rover_bus.events.log import LogBatch, Record
@@ -314,6 +315,16 @@ class Script:
             return self._notice(made(HostProgramMended, words, **given))
         return self._notice(
             made(HostProgramRefused, words, **given, daemon="d", path="train.py", problem=problem)
+        )
+
+    def do_refused(self, who: str, why: str, cores: str = "0", memory: str = "0") -> list[str]:
+        """A daemon says that a running member cannot be given these limits there."""
+        wanted = self.decider.state.seats.wanted[who]
+        limits = Resources(cores=float(cores), memory_bytes=int(memory))
+        return self._notice(
+            HostAdjustRefused(
+                host=wanted.host, job="j", uid=UID, member=wanted.member, resources=limits, why=why
+            )
         )
 
     def do_host(self, host: str, what: str, daemon: str = "d") -> list[str]:
