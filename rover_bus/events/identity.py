@@ -31,6 +31,9 @@ ExitReason = Literal[
 
 IN_ORDER: frozenset[str] = frozenset({"completed", "drained"})
 
+# What the cluster itself did to a member: of a server a budget of its own counts these.
+TAKEN: frozenset[str] = frozenset({"preempted", "evicted", "host_lost"})
+
 # What counts against the data and the program; everything else is the cluster's doing (protocol, "Poison and faults").
 FAULTS_OF_THE_PROGRAM: frozenset[str] = frozenset({"failed", "crashed"})
 
@@ -71,6 +74,9 @@ class DesiredMember(Checked, frozen=True, kw_only=True):
     resources: Resources = Resources()
     directory: str = ""
     grace_s: Seconds = 10.0
+    start_patience_s: Seconds = (
+        60.0  # of a platform on which it cannot start yet: then it is given up as never started
+    )
     restart: bool = False  # True: the platform itself starts it again when it ends (masters; fenced by terms)
     after_loss: bool = False  # the former incarnation is lost and fenced: its last words are not waited for
 

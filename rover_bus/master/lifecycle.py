@@ -196,7 +196,10 @@ def _replace_server(state: State, member: Member, cause: str) -> Consequences:
 
 
 def _too_many_losses(state: State) -> bool:
-    return state.counts.servers_lost > state.job.spec.leases.relaunches
+    lost, limits = state.counts, state.job.spec.leases
+    return (
+        lost.servers_lost - lost.servers_taken > limits.relaunches or lost.servers_taken > limits.preemptions
+    )
 
 
 def lose_state(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rover_bus.events import facts, log
-from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, IN_ORDER, Member
+from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, IN_ORDER, TAKEN, Member
 from rover_bus.events.log import Record
 from rover_bus.master.lockstep import STEP_BROKEN, Lockstep
 from rover_bus.master.phases import Training
@@ -118,6 +118,7 @@ def _lose(state: State, record: facts.MemberLost) -> None:
             state.charges.preemptions += 1
     elif member.role == "ps":
         state.counts.servers_lost += 1
+        state.counts.servers_taken += record.reason in TAKEN
 
 
 def _form_group(state: State, record: facts.GroupFormed) -> None:

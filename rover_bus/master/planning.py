@@ -266,6 +266,7 @@ def _desired(state: State, role: Role, index: int, host: str, resources: Resourc
         resources=resources,
         directory=spec.directory,
         grace_s=(spec.servers if role == "ps" else spec.workers).grace_s,
+        start_patience_s=spec.moves.start_patience_s,
     )
 
 

@@ -246,6 +246,7 @@ class Counts(msgspec.Struct, omit_defaults=True):
 
     workers_lost: int = 0
     servers_lost: int = 0
+    servers_taken: int = 0  # of these, by the cluster: preempted, evicted, or lost with their node
     masters_elected: int = 0
     commits_refused: int = 0
     speculated: int = 0
