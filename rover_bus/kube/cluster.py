@@ -1,5 +1,5 @@
-"""What the platforms of all nodes share: one connection, one cache of our pods, of what has ended, and of the nodes;
-and what was tried of programs.
+"""What the platforms of all nodes share: one connection, one cache of pods, of what has ended, of nodes, quotas and RoverJobs;
+what was tried of programs, and what nodes have left.
 
 Built once a process; each node's platform (platform.py) listens to it.
 """
@@ -7,12 +7,18 @@ Built once a process; each node's platform (platform.py) listens to it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
+from rover_bus.events.identity import HostCapacity
+from rover_bus.events.subjects import split_job
 from rover_bus.kube.api import Api
 from rover_bus.kube.ends import OF_ENDS
-from rover_bus.kube.kinds import CONFIG_MAP, NODE, POD
-from rover_bus.kube.pods import OF_MEMBERS, PodSettings
+from rover_bus.kube.kinds import CONFIG_MAP, NODE, POD, QUOTA, Ref
+from rover_bus.kube.pods import PodSettings
+from rover_bus.kube.rooms import OtherPods, allowed, share_out
+from rover_bus.kube.roverjobs import ROVER_JOB, RoverJob, uid_of
 from rover_bus.kube.trials import PodTrials
 from rover_bus.kube.watching import Mirror
 
@@ -21,22 +27,64 @@ class KubeCluster:
     """One cluster, as one process sees it. `namespaces`: where members are; "": everywhere."""
 
     def __init__(self, api: Api, settings: PodSettings, namespaces: Sequence[str]) -> None:
-        self.api, self.settings = api, settings
-        self.pods = Mirror(api, POD, namespaces, _selector(OF_MEMBERS))
+        self.api, self.settings = api, replace(settings, object_of=self._object_of)
+        self.pods = Mirror(api, POD, namespaces)
         self.ends = Mirror(api, CONFIG_MAP, namespaces, _selector(OF_ENDS))
         self.nodes = Mirror(api, NODE)
-        self.trials = PodTrials(api, settings)
+        self.quotas = Mirror(api, QUOTA, namespaces, may_lack=True)
+        self.objects = Mirror(api, ROVER_JOB, namespaces, may_lack=True)
+        self.trials = PodTrials(api, self.settings)
+        self._namespaces = namespaces
+        self._others, self._capacities = OtherPods(), dict[str, HostCapacity]()
+        self._room_listeners: list[Callable[[], None]] = []
+        self.pods.listen(self._on_pod)
+        for each in (self.nodes, self.quotas):
+            each.listen(lambda _: self._change_rooms())
 
     async def ready(self) -> None:
         """Return once all of it was listed."""
-        for each in (self.pods, self.ends, self.nodes):
+        for each in self._mirrors:
             await each.ready()
 
     async def run(self) -> None:
         """Follow until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for each in (self.pods, self.ends, self.nodes):
+            for each in self._mirrors:
                 group.create_task(each.run())
+
+    @property
+    def _mirrors(self) -> tuple[Mirror[Any], ...]:
+        return self.pods, self.ends, self.nodes, self.quotas, self.objects
+
+    # -- what nodes have left ------------------------------------------------------------------------------------------
+
+    def capacity_of(self, node: str) -> HostCapacity:
+        """Return what a node can give to members; nothing, where it takes none."""
+        if not self._capacities:
+            nodes = {ref.name: each for ref, each in self.nodes.objects.items()}
+            left = allowed(self._namespaces, self.quotas.objects.values(), self._others)
+            self._capacities = share_out(nodes, self._others, left)
+        return self._capacities.get(node, HostCapacity(cores=0.0, memory_bytes=0))
+
+    def listen_to_rooms(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        """Call this when what nodes have left may be another; the returned function ends that."""
+        self._room_listeners.append(on_change)
+        return lambda: self._room_listeners.remove(on_change)
+
+    def _on_pod(self, ref: Ref) -> None:
+        if self._others.take(ref, self.pods.objects.get(ref)):
+            self._change_rooms()
+
+    def _change_rooms(self) -> None:
+        self._capacities = {}
+        for each in list(self._room_listeners):
+            each()
+
+    def _object_of(self, job: str, uid: str) -> RoverJob | None:
+        """The RoverJob of a run; its namespace is not the run's to know."""
+        name = split_job(job)[1]
+        found = (each for ref, each in self.objects.objects.items() if ref.name == name)
+        return next((each for each in found if uid_of(each.metadata) == uid), None)
 
 
 def _selector(labels: dict[str, str]) -> str:

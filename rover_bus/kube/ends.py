@@ -14,7 +14,7 @@ from rover_bus.events.identity import Exit, Member
 from rover_bus.events.subjects import split_job
 from rover_bus.kube.api import Api, ApiRefused
 from rover_bus.kube.kinds import CONFIG_MAP, ConfigMap, Json, Ref
-from rover_bus.kube.pods import DOMAIN, OURS, PodSettings, named
+from rover_bus.kube.pods import DOMAIN, OURS, PodSettings, named, namespace_of, owners_of
 from rover_bus.kube.watching import Mirror
 from rover_bus.node.port import Exited
 
@@ -84,15 +84,14 @@ class KeptEnds:
         return left
 
     def _ref(self, job: str, uid: str) -> Ref:
-        return Ref(self._settings.namespace(split_job(job)[0]), named(job, uid, "ends"))
+        return Ref(namespace_of(self._settings, job, uid), named(job, uid, "ends"))
 
     def _manifest(self, job: str, uid: str, ref: Ref, data: dict[str, str]) -> Json:
-        owner = self._settings.owner(job, uid)
         metadata = {
             "name": ref.name,
             "labels": OF_ENDS | {f"{DOMAIN}/job": split_job(job)[1]},
             "annotations": {RUN: msgspec.json.encode(EndedRun(job=job, uid=uid)).decode()},
-            "ownerReferences": [msgspec.to_builtins(owner)] if owner else [],
+            "ownerReferences": owners_of(self._settings, job, uid),
         }
         return {"metadata": metadata, "data": data}
 

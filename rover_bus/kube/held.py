@@ -22,7 +22,6 @@ from rover_bus.kube.endings import ending_of, gone
 from rover_bus.kube.kinds import POD, SECRET, Json, Pod, Quantities, Ref, quantity
 from rover_bus.kube.pods import (
     ASKED,
-    MAIN,
     ORDER,
     UNSTARTED,
     PodOrder,
@@ -38,6 +37,7 @@ from rover_bus.kube.pods import (
     why_not_started,
     written,
 )
+from rover_bus.kube.templates import MAIN
 from rover_bus.node.port import Adjusted, AdjustRefused, Incarnation, Observe, Running
 
 LAST_WORDS_S = 5.0  # for a log: its node may be gone
@@ -71,6 +71,7 @@ class HeldPod:
         self._node, self._reports, self._credential = node, reports, credential
         self._loop = asyncio.get_running_loop()
         self.incarnation = incarnation
+        self._start_patience_s = incarnation.desired.start_patience_s
         self.ref = (
             found.metadata.ref
             if found
@@ -133,7 +134,7 @@ class HeldPod:
         """After how many seconds to look again though nothing changes; None: never."""
         now_s = self._loop.time()
         if not self._running and self.granted_s is None:
-            return max(self._since_s + self._settings.start_patience_s - now_s, AGAIN_S)
+            return max(self._since_s + self._start_patience_s - now_s, AGAIN_S)
         return (
             max(self._wanted_s + self._settings.adjust_patience_s - now_s, AGAIN_S)
             if self._wanted is not None
@@ -185,7 +186,7 @@ class HeldPod:
     # -- asked to leave, or given up -----------------------------------------------------------------------------------
 
     async def _leave(self, pod: Pod) -> None:
-        overdue = self._loop.time() - self._since_s >= self._settings.start_patience_s
+        overdue = self._loop.time() - self._since_s >= self._start_patience_s
         if not self._running and self.grace_s is None and overdue:
             self._unstarted, self.grace_s = why_not_started(pod) or "its container did not start in time", 1
         if self.grace_s is None or self.grace_s == self.granted_s:

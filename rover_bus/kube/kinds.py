@@ -159,6 +159,22 @@ class ConfigMap(Object, frozen=True, kw_only=True):
     data: dict[str, str] = {}
 
 
+class QuotaSpec(_Read, frozen=True, kw_only=True):
+    """`hard`: what all pods of a namespace together may ask for; with scopes: only some of them."""
+
+    hard: dict[str, str] = {}
+    scopes: list[str] = []
+    scope_selector: dict[str, Any] | None = None
+
+    @property
+    def is_scoped(self) -> bool:
+        return bool(self.scopes) or self.scope_selector is not None
+
+
+class Quota(Object, frozen=True, kw_only=True):
+    spec: QuotaSpec = QuotaSpec()
+
+
 # -- nodes, leases ---------------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +235,7 @@ class Kind(Generic[O]):
 POD = Kind("api/v1", "pods", Pod)
 CONFIG_MAP = Kind("api/v1", "configmaps", ConfigMap)
 SECRET = Kind("api/v1", "secrets", Object)
+QUOTA = Kind("api/v1", "resourcequotas", Quota)
 NAMESPACE = Kind("api/v1", "namespaces", Object)
 NODE = Kind("api/v1", "nodes", KubeNode)
 LEASE = Kind("apis/coordination.k8s.io/v1", "leases", LeadLease)

@@ -20,6 +20,7 @@ from rover_bus.kube.kinds import Ref
 from rover_bus.kube.object import job_of
 from rover_bus.kube.roverjobs import RoverJob, uid_of
 from rover_bus.kube.runs import FollowedRun, HeardFact, shown, take
+from rover_bus.kube.templates import check_templates
 
 ASKERS = "kubernetes/"  # before the namespace, in `by` of what objects ask for
 FIRST_REST_S, MOST_REST_S = 0.5, 60.0  # after a write that failed, doubled
@@ -189,6 +190,7 @@ def _read(state: Objects, ref: Ref, known: KnownObject) -> KnownObject:
     if known.object is None:
         return known
     try:
+        check_templates(known.object.spec)
         job = job_of({"metadata": {"name": ref.name}, "spec": known.object.spec}, state.chosen)
     except InputError as error:
         return replace(known, job=None, invalid=str(error))

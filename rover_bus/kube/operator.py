@@ -23,7 +23,7 @@ from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.kinds import KubeNode, Ref
 from rover_bus.kube.leading import LeaderLease
 from rover_bus.kube.platform import KubePlatform
-from rover_bus.kube.pods import PodSettings, host_of, node_of, order_of
+from rover_bus.kube.pods import KEPT, PodSettings, host_of, node_of, order_of
 from rover_bus.kube.service import follow_objects
 from rover_bus.node.daemon import Daemon
 from rover_bus.node.host import Host, no_credential
@@ -90,16 +90,16 @@ async def _lead(api: Api, options: OperatorOptions) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(cluster.run())
         group.create_task(NodeDaemons(cluster, options).run())
-        group.create_task(_serve_objects(api, options))
+        group.create_task(_serve_objects(api, options, cluster))
 
 
-async def _serve_objects(api: Api, options: OperatorOptions) -> None:
+async def _serve_objects(api: Api, options: OperatorOptions, cluster: KubeCluster) -> None:
     """Follow RoverJobs until cancelled. Where that cannot be done, daemons still are."""
     while True:
         try:
             bus = await options.connect_asking()
             try:
-                await follow_objects(api, bus, options.namespaces)
+                await follow_objects(api, bus, cluster.objects, options.namespaces)
             finally:
                 await bus.close()
         except RoverError as error:
@@ -142,7 +142,8 @@ class NodeDaemons:
                 if (error := task.exception()) is not None:  # an error of ours in one must not end the others
                     log.error("the daemon of a node failed", node=node, why=repr(error))
         nodes = {ref.name for ref, node in self._cluster.nodes.objects.items() if _takes_members(node)}
-        orders = (order_of(pod.metadata) for pod in self._cluster.pods.objects.values())
+        pods = self._cluster.pods.objects.values()
+        orders = (order_of(pod.metadata) for pod in pods if KEPT not in pod.metadata.annotations)
         nodes |= {node_of(order.host) for order in orders if order}
         for node in nodes - self._running.keys():
             self._running[node] = asyncio.create_task(self._serve(node))

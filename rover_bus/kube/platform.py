@@ -16,10 +16,12 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramRequest
 from rover_bus.kube.cluster import KubeCluster
+from rover_bus.kube.endings import ending_of
 from rover_bus.kube.ends import KeptEnds
 from rover_bus.kube.held import HeldPod, PodReports
-from rover_bus.kube.kinds import Metadata, Pod, Ref, quantity
+from rover_bus.kube.kinds import Metadata, Pod, Ref
 from rover_bus.kube.pods import (
+    KEPT,
     REPORTED,
     PodOrder,
     grace_s,
@@ -46,7 +48,9 @@ from rover_bus.node.port import (
     StartOrder,
 )
 
-LAST_WORDS_S = 5.0  # for a log: its node may be gone
+LEFT_FOR_S = (
+    2.0  # a change of what a node has left is looked at after it: pods of others come and go together
+)
 KEPT_FAILED = 3  # failed pods of a job's role that stay for people to look at
 AGAIN_S, MOST_AGAIN_S = 0.2, 5.0  # before a request is repeated that the API server did not answer
 log = get_logger("rover.kube")
@@ -67,10 +71,10 @@ class KubePlatform:
         self._over: dict[tuple[str, str, Member], tuple[Ref, str]] = {}  # whose pod may still be there
         self._tasks: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()  # that are repeated until they are done
-        self._capacity, self._adopted = self._read_capacity(), False
+        self._capacity, self._adopted = self._cluster.capacity_of(self._node), False
         self._unlisten = [
             cluster.pods.listen(self._on_pod),
-            cluster.nodes.listen(self._on_node),
+            cluster.listen_to_rooms(lambda: self._capacity_changed.set()),
         ]
         self._capacity_changed = asyncio.Event()
 
@@ -83,8 +87,9 @@ class KubePlatform:
     async def capacity_changes(self) -> None:
         while True:
             await self._capacity_changed.wait()
+            await asyncio.sleep(LEFT_FOR_S)
             self._capacity_changed.clear()
-            if (now := self._read_capacity()) != self._capacity:
+            if (now := self._cluster.capacity_of(self._node)) != self._capacity:
                 self._capacity = now
                 return
 
@@ -99,22 +104,6 @@ class KubePlatform:
     async def measure(self, host: str) -> HostProfile | None:  # noqa: ARG002 - the port's
         """Not known here: what runs on the node itself samples it."""
         return None
-
-    def _read_capacity(self) -> HostCapacity:
-        """What the node can give to pods; nothing, where it takes none. A kubelet holds containers to their cores."""
-        node = self._cluster.nodes.objects.get(Ref("", self._node))
-        if node is None or node.spec.unschedulable:
-            return HostCapacity(cores=0.0, memory_bytes=0)
-        has = node.status.allocatable
-        return HostCapacity(
-            cores=quantity(has.get("cpu", "0")),
-            memory_bytes=int(quantity(has.get("memory", "0"))),
-            cores_bind=True,
-        )
-
-    def _on_node(self, ref: Ref) -> None:
-        if ref.name == self._node:
-            self._capacity_changed.set()
 
     def _on_pod(self, ref: Ref) -> None:
         """A pod changed. One of this host that is not known is an order of ours whose answer was lost."""
@@ -156,14 +145,16 @@ class KubePlatform:
     def drop(self, spare: Spare) -> None:
         """Each is gone already."""
 
-    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
-        self._begin(self._cluster.trials.answer(request, answer, anew))
+    def try_program(
+        self, request: ProgramRequest, answer: Answer, anew: bool = False, of: tuple[str, str] = ("", "")
+    ) -> None:
+        self._begin(self._cluster.trials.answer(request, answer, anew, of))
 
     # -- what a former daemon left -------------------------------------------------------------------------------------
 
     async def adopt(self) -> None:
         await self._cluster.ready()
-        self._capacity = self._read_capacity()
+        self._capacity = self._cluster.capacity_of(self._node)
         pods = [pod for pod in self._cluster.pods.objects.values() if self._is_mine(pod.metadata)]
         known = set[tuple[str, str, Member]]()
         for pod in filter(is_gated, pods):
@@ -184,7 +175,7 @@ class KubePlatform:
 
     def _is_mine(self, about: Metadata) -> bool:
         order = order_of(about)
-        return order is not None and order.host == self._host
+        return order is not None and order.host == self._host and KEPT not in about.annotations
 
     def _find(self, pod: Pod) -> None:
         """Take over a pod that runs, or will. One without its credential never ran: its order comes again."""
@@ -257,16 +248,21 @@ class KubePlatform:
     # -- forgotten -----------------------------------------------------------------------------------------------------
 
     def forget(self, job: str) -> None:
-        self._write(lambda: self._drop(lambda other, _uid: other == job))
+        """Failed pods that are kept stay for people to look at, until their run is erased, or their object goes with its TTL."""
+        self._write(lambda: self._drop(lambda other, _uid: other == job, failed=False))
 
     def erase(self, job: str, uid: str) -> None:
-        self._write(lambda: self._drop(lambda *run: run == (job, uid)))
+        self._write(lambda: self._drop(lambda *run: run == (job, uid), failed=True))
 
-    async def _drop(self, wanted: Callable[[str, str], bool]) -> None:
+    async def _drop(self, wanted: Callable[[str, str], bool], *, failed: bool) -> None:
         for pod in list(self._cluster.pods.objects.values()):
             order = order_of(pod.metadata)
-            if order and order.host == self._host and wanted(order.job, order.uid) and is_over(pod):
+            if not (order and order.host == self._host and wanted(order.job, order.uid) and is_over(pod)):
+                continue
+            if failed or ending_of(pod).reason in IN_ORDER:
                 await remove(self._cluster, pod)
+            elif KEPT not in pod.metadata.annotations:
+                await free(self._cluster, pod, {REPORTED: "true", KEPT: "true"})
         await self._ends.drop(wanted)
         self._over = {run: where for run, where in self._over.items() if not wanted(run[0], run[1])}
 

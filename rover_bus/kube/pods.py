@@ -1,8 +1,9 @@
 """A pod is an incarnation: how it is written, and what it says of it when it is read back. Pure.
 
 Used by platform.py. What a successor must know stands on the pod itself: the order as an annotation, why it was asked to leave as
-another, that its end is published as a third; a finalizer of ours keeps it until then. Its name holds job, role, index, incarnation
-and a digest of the run, so that to create it twice is a conflict and no twin.
+another, that its end is published as a third, that it stays of an ended job for people to look at as a fourth. A finalizer of ours
+keeps it until its end is published. Its name holds job, role, index, incarnation and a digest of the run: to create it twice is a
+conflict and no twin.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.subjects import split_job
 from rover_bus.flash.places import directories_of
 from rover_bus.kube.kinds import ContainerStatus, Json, Metadata, Owner, Pod, Ref
+from rover_bus.kube.object import API_VERSION, KIND
+from rover_bus.kube.roverjobs import RoverJob
+from rover_bus.kube.templates import MAIN, template_of
 from rover_bus.node.affinity import threads
 from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
 
 DOMAIN = "rover-bus.io"
-ORDER, ASKED, UNSTARTED, REPORTED = (
-    f"{DOMAIN}/{each}" for each in ("order", "asked", "not-started", "reported")
+ORDER, ASKED, UNSTARTED, REPORTED, KEPT = (
+    f"{DOMAIN}/{each}" for each in ("order", "asked", "not-started", "reported", "kept")
 )
 FINALIZER = f"{DOMAIN}/end-unreported"
 GATE = f"{DOMAIN}/credential"  # nothing is scheduled before its Secret is there
 OURS = {"app.kubernetes.io/managed-by": "rover-bus"}
 OF_MEMBERS = {**OURS, "app.kubernetes.io/component": "member"}
-MAIN = "main"  # the container that is the member
 LOST_S = 10  # after which a pod on a node that does not answer is given up
 MOST_NAME = 63  # of a pod: it is its host name too
 _NO_LABEL = re.compile(r"[^a-z0-9-]+")
@@ -46,9 +49,10 @@ class PodSettings:
     """What all pods of members share.
 
     namespace: of a tenant's jobs. templates: a pod template for each role; its container `main` is the member's. environment: of
-    all members. python: what `python` means in the image. owner: the object that a run of a job belongs to. start_patience_s: of a
-    pod that nothing can place, or whose image is not there. adjust_patience_s: of a resize that the node puts off. memory: where
-    each node's agent keeps what servers stage; a server sees the directories of its own job there. "": it stages in its pod.
+    all members. python: what `python` means in the image. object_of: the RoverJob that a run of a job belongs to, None for one that
+    was handed in otherwise: its templates go over these, and its pods are in its namespace, and its own. adjust_patience_s: of a
+    resize that the node puts off. memory: where each node's agent keeps what servers stage; a server
+    sees the directories of its own job there. "": it stages in its pod.
     """
 
     image: str
@@ -57,8 +61,7 @@ class PodSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     templates: Mapping[str, Json] = field(default_factory=dict)
     python: str = OWN_PYTHON
-    owner: Callable[[str, str], Owner | None] = lambda _job, _uid: None
-    start_patience_s: float = 60.0
+    object_of: Callable[[str, str], RoverJob | None] = lambda _job, _uid: None
     adjust_patience_s: float = 30.0
     memory: str = ""
 
@@ -112,10 +115,29 @@ def named(job: str, uid: str, what: str) -> str:
     return f"{bare}-{end}"
 
 
+def namespace_of(settings: PodSettings, job: str, uid: str) -> str:
+    """Return where the pods of a run are: beside its object, whose claims and Secrets they use."""
+    object_ = settings.object_of(job, uid)
+    return object_.metadata.namespace if object_ else settings.namespace(split_job(job)[0])
+
+
+def owners_of(settings: PodSettings, job: str, uid: str) -> list[Json]:
+    """Return what an object of a run of a job goes with: the RoverJob, where there is one."""
+    object_ = settings.object_of(job, uid)
+    if object_ is None:
+        return []
+    about = object_.metadata
+    return [
+        msgspec.to_builtins(
+            Owner(api_version=API_VERSION, kind=KIND, name=about.name, uid=about.uid, controller=True)
+        )
+    ]
+
+
 def ref_of(settings: PodSettings, job: str, uid: str, member: Member) -> Ref:
     """Return which pod an incarnation is."""
     what = f"{member.name}-{member.incarnation}"
-    return Ref(settings.namespace(split_job(job)[0]), named(job, uid, what))
+    return Ref(namespace_of(settings, job, uid), named(job, uid, what))
 
 
 def labels_of(job: str, member: Member) -> dict[str, str]:
@@ -133,31 +155,27 @@ def labels_of(job: str, member: Member) -> dict[str, str]:
 
 def manifest(settings: PodSettings, run: Incarnation, node: str, secret: bool) -> Json:
     """Return the pod of an incarnation that a node's daemon orders. secret: its credential is in a Secret of its name."""
-    ref, template = (
-        ref_of(settings, run.job, run.uid, run.member),
-        settings.templates.get(run.member.role, {}),
-    )
+    ref, role = ref_of(settings, run.job, run.uid, run.member), run.member.role
+    template = template_of(settings.templates.get(role, {}), settings.object_of(run.job, run.uid), role)
     order = PodOrder(job=run.job, uid=run.uid, host=host_of(node), desired=run.desired)
     theirs = template.get("metadata", {})
-    owner = settings.owner(run.job, run.uid)
     metadata = {
         "name": ref.name,
         "namespace": ref.namespace,
         "labels": theirs.get("labels", {}) | labels_of(run.job, run.member),
         "annotations": theirs.get("annotations", {}) | {ORDER: written(order)},
         "finalizers": [FINALIZER],
-        "ownerReferences": [msgspec.to_builtins(owner)] if owner else [],
+        "ownerReferences": owners_of(settings, run.job, run.uid),
     }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": _spec(settings, run, node, secret),
+        "spec": _spec(settings, run, node, secret, template.get("spec", {})),
     }
 
 
-def _spec(settings: PodSettings, run: Incarnation, node: str, secret: bool) -> Json:
-    template = settings.templates.get(run.member.role, {}).get("spec", {})
+def _spec(settings: PodSettings, run: Incarnation, node: str, secret: bool, template: Json) -> Json:
     others = [each for each in template.get("containers", []) if each["name"] != MAIN]
     mine: Json = next((each for each in template.get("containers", []) if each["name"] == MAIN), {})
     lost = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")

@@ -55,6 +55,7 @@ from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, ins
 
 NAME = "kube.objects"  # under which it says how far it has read
 SOURCE = "rover-operator"
+NOT_FOUND = "NotFound"  # there is no such object
 SYSTEM = Ref("", "kube-system")  # each cluster has it from its beginning to its end
 SUSPENDED = "spec.suspend"  # why a job is paused and resumed
 log = get_logger("rover.kube")
@@ -66,11 +67,11 @@ class WholeFollowing(Following):
     start: Start = "first"
 
 
-async def follow_objects(api: Api, bus: Bus, namespaces: Sequence[str]) -> None:
-    """Follow the RoverJobs of these namespaces ("": of all) until cancelled."""
+async def follow_objects(api: Api, bus: Bus, objects: Mirror[RoverJob], namespaces: Sequence[str]) -> None:
+    """Follow RoverJobs until cancelled. `objects`: those of these namespaces ("": of all); another task keeps them up to date."""
     cluster = await identify(api)
     while True:
-        following = ObjectsShell(api, bus, namespaces, cluster)
+        following = ObjectsShell(api, bus, objects, Objects(frozenset(namespaces), cluster))
         await following.run()
         log.warning("facts of jobs are lost (a power cut?): everything is read again")
 
@@ -91,28 +92,26 @@ async def identify(api: Api) -> str:
 class ObjectsShell:
     """One life of it: from knowing nothing to the loss of what was known."""
 
-    def __init__(self, api: Api, bus: Bus, namespaces: Sequence[str], cluster: str) -> None:
+    def __init__(self, api: Api, bus: Bus, objects: Mirror[RoverJob], begin: Objects) -> None:
         self._api, self._bus = api, bus
         self._loop = asyncio.get_running_loop()
-        self._objects = Mirror(api, ROVER_JOB, namespaces)
-        self._objects.listen(lambda ref: self._take(ObjectSeen(ref, self._objects.objects.get(ref))))
+        self._objects = objects
         subjects = everywhere(*(job_facts("*", each.kind()) for each in FOLLOWED))
         self._told, self._lost = asyncio.Event(), asyncio.Event()
         self._following = WholeFollowing(bus, subjects, self._on_fact, self._lost.set, NAME)
         self._turns = Turns(self._decide)
-        self._decider: Decider[Objects, Input, Effect] = ObjectsDecider(
-            Objects(frozenset(namespaces), cluster)
-        )
+        self._decider: Decider[Objects, Input, Effect] = ObjectsDecider(begin)
         self._failing = FailingJobs("", NAME, lambda *_: None)  # a line in the log is what there is to say
         self._acting: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Return when the broker has lost what was read. Raises what reading it raises."""
         watches: list[Subscription] = []
-        works = [
-            asyncio.create_task(each) for each in (self._lost.wait(), self._objects.run(), self._begin())
-        ]
+        works = [asyncio.create_task(each) for each in (self._lost.wait(), self._begin())]
+        unlisten = self._objects.listen(self._on_object)
         try:
+            for ref in list(self._objects.objects):
+                self._on_object(ref)
             watches.append(await insist(lambda: self._bus.watch(TENANTS, "*", self._on_tenant)))
             watches.append(await insist(lambda: self._bus.watch(SETTINGS, OF_THE_CLUSTER, self._on_settings)))
             self._told.set()
@@ -121,6 +120,7 @@ class ObjectsShell:
                 for each in (await asyncio.wait(open_, return_when=asyncio.FIRST_COMPLETED))[0]:
                     each.result()
         finally:
+            unlisten()
             self._turns.end()
             for each in (*works, *self._acting):
                 each.cancel()
@@ -137,6 +137,9 @@ class ObjectsShell:
         self._turns.begin()
 
     # -- what happens --------------------------------------------------------------------------------------------------
+
+    def _on_object(self, ref: Ref) -> None:
+        self._take(ObjectSeen(ref, self._objects.objects.get(ref)))
 
     def _on_fact(self, stored: Stored) -> None:
         try:
@@ -277,7 +280,9 @@ class ObjectsShell:
         try:
             found = await self._api.read(ROVER_JOB, ref)
         except ApiRefused as error:
-            if error.status != 404:
+            if (
+                error.code != NOT_FOUND
+            ):  # a server that has just begun does not know our kind yet, and says 404 as well
                 raise
             return
         self._objects.put(found)

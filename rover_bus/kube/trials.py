@@ -16,7 +16,8 @@ from rover_bus.events.errors import RoverError
 from rover_bus.events.programs import TRY_S, ProgramReply, ProgramRequest
 from rover_bus.kube.api import Api, ApiRefused
 from rover_bus.kube.kinds import POD, Json, Pod, Ref
-from rover_bus.kube.pods import MAIN, OURS, PodSettings, is_over, main_of, why_not_started
+from rover_bus.kube.pods import OURS, PodSettings, is_over, main_of, why_not_started
+from rover_bus.kube.templates import MAIN, template_of
 from rover_bus.node.local.lone_trial import ANSWER, QUESTION
 from rover_bus.node.port import Answer
 
@@ -27,6 +28,14 @@ WRITTEN_TO = "/dev/termination-log"
 OF_TRIALS = {**OURS, "app.kubernetes.io/component": "trial"}
 
 
+class _Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """What is tried, in which pod: the same trial has the same answer."""
+
+    namespace: str
+    request: ProgramRequest
+    template: Json
+
+
 class PodTrials:
     """Trials of one cluster's programs."""
 
@@ -35,24 +44,34 @@ class PodTrials:
         self._known: dict[bytes, ProgramReply] = {}
         self._asking: dict[bytes, asyncio.Lock] = {}
 
-    async def answer(self, request: ProgramRequest, answer: Answer, anew: bool) -> None:
-        """Answer once. anew: nothing remembered counts."""
-        key = msgspec.json.encode(request)
+    async def answer(self, request: ProgramRequest, answer: Answer, anew: bool, of: tuple[str, str]) -> None:
+        """Answer once. anew: nothing remembered counts. of: the run that asks, whose object may name an image of its own."""
+        try:
+            trial = self._trial(request, *of)
+        except RoverError as error:
+            answer(_unknown(str(error)))
+            return
+        key = msgspec.json.encode(trial)
         async with self._asking.setdefault(key, asyncio.Lock()):
             known = None if anew else self._known.get(key)
             if known is None:
-                known = await self._try(request, key)
+                known = await self._try(trial, key)
             if known.state != "unknown":
                 self._known[key] = known
         answer(known)
 
-    async def _try(self, request: ProgramRequest, key: bytes) -> ProgramReply:
-        name = f"rover-trial-{hashlib.sha256(key).hexdigest()[:16]}"
-        ref = Ref(self._settings.namespace("default"), name)
+    def _trial(self, request: ProgramRequest, job: str, uid: str) -> _Trial:
+        object_ = self._settings.object_of(job, uid)
+        template = template_of(self._settings.templates.get("worker", {}), object_, "worker")
+        namespace = object_.metadata.namespace if object_ else self._settings.namespace("default")
+        return _Trial(namespace=namespace, request=request, template=template)
+
+    async def _try(self, trial: _Trial, key: bytes) -> ProgramReply:
+        ref = Ref(trial.namespace, f"rover-trial-{hashlib.sha256(key).hexdigest()[:16]}")
         pod: Pod | None = None
         try:
             async with asyncio.timeout(PATIENCE_S):
-                pod = await self._begun(ref, request)
+                pod = await self._begun(ref, trial)
                 while not is_over(pod):
                     await asyncio.sleep(LOOK_S)
                     pod = await self._api.read(POD, ref)
@@ -65,9 +84,9 @@ class PodTrials:
         finally:
             await self._remove(ref)
 
-    async def _begun(self, ref: Ref, request: ProgramRequest) -> Pod:
+    async def _begun(self, ref: Ref, trial: _Trial) -> Pod:
         try:
-            return await self._api.create(POD, ref.namespace, _manifest(self._settings, ref, request))
+            return await self._api.create(POD, ref.namespace, _manifest(self._settings, ref, trial))
         except ApiRefused as error:
             if error.code != "AlreadyExists":
                 raise
@@ -80,10 +99,10 @@ class PodTrials:
             return  # gone, or its own deadline ends it
 
 
-def _manifest(settings: PodSettings, ref: Ref, request: ProgramRequest) -> Json:
-    template = settings.templates.get("worker", {}).get("spec", {})
+def _manifest(settings: PodSettings, ref: Ref, trial: _Trial) -> Json:
+    template = trial.template.get("spec", {})
     others: Json = next((each for each in template.get("containers", []) if each["name"] == MAIN), {})
-    asked = msgspec.json.encode(request).decode()
+    asked = msgspec.json.encode(trial.request).decode()
     environment = [{"name": QUESTION, "value": asked}, {"name": ANSWER, "value": WRITTEN_TO}]
     container = {
         "image": settings.image,

@@ -48,12 +48,20 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mirror(Generic[O]):
-    """The cache of one kind. `namespaces`: those that are watched; "": all of them. `selector`: of labels."""
+    """The cache of one kind. `namespaces`: those that are watched; "": all of them. `selector`: of labels. `may_lack`: the
+    cluster may not have this kind yet, or not let us see it; then there is nothing of it.
+    """
 
     def __init__(
-        self, api: Api, kind: Kind[O], namespaces: Sequence[str] = ("",), selector: str = ""
+        self,
+        api: Api,
+        kind: Kind[O],
+        namespaces: Sequence[str] = ("",),
+        selector: str = "",
+        *,
+        may_lack: bool = False,
     ) -> None:
-        self._api, self._kind, self._selector = api, kind, selector
+        self._api, self._kind, self._selector, self._may_lack = api, kind, selector, may_lack
         self._objects: dict[Ref, O] = {}
         self._seen: dict[str, int] = {}  # namespace watched -> the version up to which all is known
         self._listed = {each: asyncio.Event() for each in namespaces}
@@ -97,6 +105,8 @@ class Mirror(Generic[O]):
                     pass
             except RoverError as error:
                 log.info("what is watched is listed again", kind=self._kind.plural, why=str(error))
+                if self._may_lack and isinstance(error, ApiRefused) and error.status in (403, 404):
+                    self._listed[namespace].set()
             lived_s = asyncio.get_running_loop().time() - begun_s
             pause_s = PAUSE_S if lived_s > MOST_PAUSE_S else pause_s
             await asyncio.sleep(pause_s)

@@ -250,10 +250,13 @@ class Platform(Protocol):
         An order for limits that are being changed to already changes nothing.
         """
 
-    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False, /) -> None:
+    def try_program(
+        self, request: ProgramRequest, answer: Answer, anew: bool = False, of: tuple[str, str] = ("", ""), /
+    ) -> None:
         """Find out whether a worker's program would start here, without running it; `answer` is called once, later.
 
         What runs a role is the platform's to know, so it is asked and not looked up. anew: nothing remembered counts.
+        of: the job and run whose worker it is, which may have an image of its own; "": of none that is known.
         """
 
     async def measure(self, host: str) -> HostProfile | None:

@@ -312,7 +312,9 @@ class SimulatedPlatform:
         if self._host.is_attached(self):
             self._host.drop(spare.key)
 
-    def try_program(self, request: ProgramRequest, answer: Answer, _anew: bool = False) -> None:
+    def try_program(
+        self, request: ProgramRequest, answer: Answer, _anew: bool = False, _of: tuple[str, str] = ("", "")
+    ) -> None:
         def answer_attached(reply: ProgramReply) -> None:
             if self._host.is_attached(self):
                 answer(reply)

@@ -131,14 +131,15 @@ def test_a_member_that_is_evicted_says_so(cluster: Cluster, play: Play) -> None:
 
 def test_a_member_that_nothing_can_place_never_starts_and_says_why(cluster: Cluster, play: Play) -> None:
     async def scene(seat: Seat) -> None:
-        order(seat, "sleep", "600", resources=Resources(cores=1000.0, memory_bytes=1 << 20))
+        much = Resources(cores=1000.0, memory_bytes=1 << 20)
+        order(seat, "sleep", "600", resources=much, start_patience_s=1.0)
         ended = await seat.until(Exited)
         assert ended.exit.reason == "never_started"
         assert "Insufficient cpu" in ended.exit.detail
         seat.platform.mark_reported(ended)
         await until_gone(cluster, seat, "pods")
 
-    play(scene, start_patience_s=1.0)
+    play(scene)
 
 
 RIVAL: dict[str, Any] = {
@@ -211,11 +212,11 @@ def test_a_member_whose_image_is_missing_never_starts_and_says_why(cluster: Clus
     assert made.returncode == 0, made.stderr
 
     async def scene(seat: Seat) -> None:
-        seat.start()
+        order(seat, "sleep", "600", start_patience_s=3.0)
         ended = await seat.until(Exited)
         assert (ended.exit.reason, ended.exit.detail) == ("never_started", "ImagePullBackOff: no such image")
 
-    play(scene, start_patience_s=3.0, templates={"worker": FAKE})
+    play(scene, templates={"worker": FAKE})
     cluster.kubectl("delete", "node", "fake-1", "--wait=false")
 
 
@@ -332,6 +333,13 @@ def test_the_last_three_that_failed_are_kept_for_people(cluster: Cluster, play: 
             "4",
             "5",
         ]
+        seat.platform.forget(JOB)  # the job has ended: they stay, and are no members of any operator
+        await seat.adapter.settle(seat.platform)
+        heir = await seat.successor()
+        assert heir.of(Exited) == []
+        assert len(kubectl(cluster, seat, "get", "pods", "-o", "name").split()) == 3
+        heir.platform.erase(JOB, UID)
+        await until_gone(cluster, seat, "pods")
 
     play(scene)
 

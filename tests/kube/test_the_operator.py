@@ -107,6 +107,11 @@ def test_an_applied_object_trains_to_complete_in_pods(
     made = manifest_of(job.folder / "job.toml")
     made["spec"]["data"]["train"] = str(job.folder / made["spec"]["data"]["train"])
     made["spec"]["checkpoint"] = {"every": "1h"}  # without storage: this machine's file system is every pod's
+    own = {
+        "metadata": {"labels": {"team": "ads"}},
+        "spec": {"volumes": [{"name": "scratch", "emptyDir": {}}]},
+    }
+    made["spec"]["templates"] = {"worker": own}
     applied = installed.kubectl("-n", namespace, "apply", "-f", "-", given=json.dumps(made))
     assert applied.returncode == 0, applied.stderr
     job.until(lambda: workers(job) == 2, "two workers")
@@ -115,6 +120,9 @@ def test_an_applied_object_trains_to_complete_in_pods(
         return installed.kubectl("-n", namespace, "get", "rj", job.name, "-o", f"jsonpath={path}").stdout
 
     until(lambda: shown("{.status.state}") == "Running", "Running", 0.2)
+    assert len(pods("-l", "team=ads,rover-bus.io/role=worker", "-o", "name").split()) == 2, "by its template"
+    owners = pods("-o", "jsonpath={.items[*].metadata.ownerReferences[0].uid}").split()
+    assert set(owners) == {shown("{.metadata.uid}")}
     assert (shown("{.status.workers}"), shown("{.status.servers}")) == ("2", "2")
     job.complete()
     until(lambda: shown("{.status.state}") == "Complete", "Complete", 0.2)

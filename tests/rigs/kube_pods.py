@@ -14,7 +14,8 @@ from rover_bus.events.programs import ProgramRequest
 from rover_bus.kube.api import Api
 from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.platform import KubePlatform
-from rover_bus.kube.pods import MAIN, PodSettings, ref_of
+from rover_bus.kube.pods import PodSettings, ref_of
+from rover_bus.kube.templates import MAIN
 from rover_bus.node.port import Incarnation, Observation, Platform, Spare
 
 

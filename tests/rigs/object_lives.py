@@ -31,6 +31,7 @@ from rover_bus.kube.api import Api, ApiRefused, ApiUnreachable
 from rover_bus.kube.kinds import Json, Ref
 from rover_bus.kube.roverjobs import ROVER_JOB, RoverJob
 from rover_bus.kube.service import follow_objects
+from rover_bus.kube.watching import Mirror
 
 SPEC: dict[str, Any] = {
     "program": ["python", "train.py"],
@@ -193,12 +194,15 @@ class Stage:
         bus = await MortalBus.connect(self.broker.url, secret=self.broker.secret)
         await bus.ensure(STREAMS, BUCKETS)
         api.mortal = bus.mortal = mortal
-        following = asyncio.create_task(follow_objects(api, bus, [self.ref.namespace]))
+        objects = Mirror(api, ROVER_JOB, [self.ref.namespace])
+        works = (objects.run(), follow_objects(api, bus, objects, [self.ref.namespace]))
+        following = [asyncio.create_task(each) for each in works]
         try:
             yield mortal
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            for each in following:
+                each.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
             await bus.close()
             await api.close()
 

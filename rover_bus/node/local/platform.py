@@ -72,7 +72,9 @@ class LocalPlatform:
     def drop(self, spare: Spare) -> None:
         self._processes.drop(spare)
 
-    def try_program(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
+    def try_program(
+        self, request: ProgramRequest, answer: Answer, anew: bool = False, _of: tuple[str, str] = ("", "")
+    ) -> None:
         self._trials.ask(request, answer, anew)
 
     async def measure(self, host: str) -> HostProfile | None:
