@@ -152,17 +152,20 @@ class Vault:
     def _claims(self, account: str) -> dict[str, Any]:
         if account == SYSTEM:
             return accounts.system_claims()
-        keys = {tenant: self.public_key(account_of(tenant)) for tenant in self.tenants}
         if account == CONTROL:
-            return accounts.control_claims(self._signers(DEFAULT_TENANT), keys)
+            return accounts.control_claims(self._signers(DEFAULT_TENANT), self._keys_of(self.tenants))
         tenant = next(each for each in (DEFAULT_TENANT, *self.tenants) if account in accounts_of(each))
         signers = self._signers(tenant)
         if account == observers_of(tenant):
+            keys = self._keys_of(self.tenants if tenant == DEFAULT_TENANT else [tenant])
             return accounts.observers_claims(signers, tenant, keys, self.control_account)
         if account == members_of(tenant):
             of = self.public_key(account_of(tenant))
             return accounts.members_claims(signers, tenant, of, self.control_account)
         return accounts.tenant_claims(signers, tenant, self.control_account)
+
+    def _keys_of(self, tenants: Iterable[str]) -> dict[str, str]:
+        return {tenant: self.public_key(account_of(tenant)) for tenant in tenants}
 
     # -- users that were given credentials -----------------------------------------------------------------------------
 

@@ -52,6 +52,12 @@ class JoinedHost:
         self._process.send_signal(signal.SIGINT)
         return self._process.wait(PATIENCE_S)
 
+    def end(self) -> tuple[int, str]:
+        """Wait until it ends by itself; return its exit code and its last line."""
+        assert self._process is not None
+        code = self._process.wait(PATIENCE_S)
+        return code, self._log.read_text().splitlines()[-1]
+
     def lose(self) -> None:
         """Take it away as a power cut does."""
         assert self._process is not None
@@ -112,6 +118,21 @@ def test_hosts_join_train_are_lost_and_replaced(tmp_path: Path) -> None:
             lambda: "two" not in used(job) and job.facts("ledger.rewound"), "a way back without the lost host"
         )
         job.complete()
+
+
+def test_a_host_that_is_revoked_ends_by_itself_and_comes_back_by_another_token_alone(tmp_path: Path) -> None:
+    with (
+        RunningStack(tmp_path / "one", here=Here("one", bind="127.0.0.2"), disposable=True) as one,
+        joined(tmp_path, "two", "127.0.0.3", token(one, tmp_path / "two.token")) as two,
+    ):
+        done = rover("auth", "revoke", "--host", "two", home=one.home.root)
+        assert done.returncode == 0, done.stderr
+        code, line = two.end()
+        assert code == 5, line
+        assert "revoked" in line
+        again = rover("join", "--dir", str(two.home.root))
+        assert again.returncode == 5, again.stderr
+        assert "revoked" in again.stderr.splitlines()[-1]
 
 
 def test_a_joined_host_that_goes_down_has_a_checkpoint_taken_first(tmp_path: Path) -> None:
