@@ -93,8 +93,10 @@ def control_claims(signers: Iterable[Signer], tenants: Mapping[str, str]) -> dic
     return tokens.account_body(stores=True, scopes=scopes, exports=exports, imports=imports)
 
 
-def tenant_claims(signers: Iterable[Signer], tenant: str, control: str) -> dict[str, Any]:
-    """Return the claims of a tenant's account. `control`: the control account's public key."""
+def tenant_claims(
+    signers: Iterable[Signer], tenant: str, control: str, store_bytes: int = 0
+) -> dict[str, Any]:
+    """Return the claims of a tenant's account. `control`: the control account's public key; `store_bytes`: 0, no own limit."""
     whole = dict.fromkeys((*_STORED, *_FLOWS), ("service", ""))
     whole |= dict.fromkeys((*_delivered(tenant), EVERYTHING), ("stream", ""))
     whole[f"{API}.>"] = ("service", MANY)
@@ -107,7 +109,9 @@ def tenant_claims(signers: Iterable[Signer], tenant: str, control: str) -> dict[
     imports = [_import(of_tenant(tenant, each), "service", control, each) for each in (_DAEMONS, _KEEPER)]
     imports += [_import(each, "service", control, f"{CONTROL}{each}") for each in _LOOKED_UP]
     scopes = _scopes(signers, tenant, "tenant")
-    return tokens.account_body(stores=True, scopes=scopes, exports=exports, imports=imports)
+    return tokens.account_body(
+        stores=True, scopes=scopes, exports=exports, imports=imports, store_bytes=store_bytes
+    )
 
 
 def members_claims(signers: Iterable[Signer], tenant: str, account: str, control: str) -> dict[str, Any]:

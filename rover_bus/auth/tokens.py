@@ -67,11 +67,14 @@ def account_body(
     scopes: list[dict[str, Any]],
     exports: list[dict[str, Any]],
     imports: list[dict[str, Any]],
+    store_bytes: int = 0,
 ) -> dict[str, Any]:
-    """Return the claims of an account. `stores`: whether it has JetStream; `scopes`: signing keys with what their users may do."""
+    """Return the claims of an account. `stores`: whether it has JetStream, `store_bytes`: at most so much on disk, 0: as the
+    server has; `scopes`: signing keys with what their users may do.
+    """
     return {
         "type": "account",
-        "limits": {**NO_LIMITS, **(STORES if stores else {})},
+        "limits": {**NO_LIMITS, **({**STORES, "disk_storage": store_bytes or -1} if stores else {})},
         "signing_keys": scopes,
         "exports": exports,
         "imports": imports,

@@ -27,6 +27,7 @@ from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
 from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES, RoleName
 from rover_bus.auth.secret_files import read_or_make, write_secret
+from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.users import GivenUser, GivenUsers
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError
@@ -162,7 +163,9 @@ class Vault:
         if account == members_of(tenant):
             of = self.public_key(account_of(tenant))
             return accounts.members_claims(signers, tenant, of, self.control_account)
-        return accounts.tenant_claims(signers, tenant, self.control_account)
+        return accounts.tenant_claims(
+            signers, tenant, self.control_account, StoreLimits(self.root).all.get(tenant, 0)
+        )
 
     def _keys_of(self, tenants: Iterable[str]) -> dict[str, str]:
         return {tenant: self.public_key(account_of(tenant)) for tenant in tenants}

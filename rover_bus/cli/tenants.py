@@ -11,13 +11,15 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Iterable
 
+import msgspec
+
 from rover_bus.auth.vault import Vault
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.nats_jetstream import copying_config
 from rover_bus.events.nats_storage import NatsStorage
-from rover_bus.events.streams import FACTS, OF_TENANT, PROFILES, STREAMS, TENANTS
+from rover_bus.events.streams import FACTS, OF_TENANT, PROFILES, STREAMS, TENANTS, StreamSpec
 
 UPDATE, DELETE = "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE"
 TOLD_S, AGAIN_S = 5.0, 0.1
@@ -95,12 +97,20 @@ async def _make_streams(owner: NatsBus, tenant: str) -> None:
     deadline_s = loop.time() + KNOWN_S
     while True:
         try:
-            await _of(owner, tenant).ensure(STREAMS, OF_TENANT)
+            limit_bytes = (await _of(owner, tenant).usage()).limit_bytes
+            await _of(owner, tenant).ensure([_within(spec, limit_bytes) for spec in STREAMS], OF_TENANT)
             return
         except BusError:
             if loop.time() > deadline_s:
                 raise
             await asyncio.sleep(AGAIN_S)
+
+
+def _within(spec: StreamSpec, limit_bytes: int) -> StreamSpec:
+    """Return a stream that sets aside a quarter of a tenant's limit at most: the rest is for what must not be dropped."""
+    if not limit_bytes or not spec.max_bytes:
+        return spec
+    return msgspec.structs.replace(spec, max_bytes=min(spec.max_bytes, limit_bytes // 4))
 
 
 async def _copy(owner: NatsBus, tenants: Iterable[str]) -> None:

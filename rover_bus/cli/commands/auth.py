@@ -21,7 +21,7 @@ from rover_bus.cli.connection import Address, with_cluster
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.views.tables import output_option, show
 from rover_bus.events.errors import InputError
-from rover_bus.events.units import parse_seconds
+from rover_bus.events.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from rover_bus.auth.vault import Vault
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LONGEST_S = 7 * 86_400
-COLUMNS = ("tenant", "running")
+COLUMNS = ("tenant", "running", "store_bytes")
+LEAST_STORE_BYTES = 4 << 20
 directory_option = click.option(
     "--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."
 )
@@ -46,10 +47,19 @@ def auth() -> None:
 
 @auth.command("add")
 @click.argument("tenants", nargs=-1, required=True, metavar="TENANT...")
+@click.option(
+    "--store",
+    default="",
+    metavar="SIZE",
+    help="Most that each may store; 0: as much as the broker has [as before].",
+)
 @directory_option
-def add(tenants: tuple[str, ...], directory: str) -> None:
-    """Make tenants. One that is there already is made whole."""
-    from rover_bus.cli.tenants import make_tenants
+def add(tenants: tuple[str, ...], store: str, directory: str) -> None:
+    """Make tenants. One that is there already is made whole.
+
+    A tenant whose store is full stores nothing more, and harms no other: its jobs wait until some are forgotten, or it gets more.
+    """
+    from rover_bus.cli.tenants import make_tenants, tell
     from rover_bus.events.subjects import DEFAULT_TENANT, name
 
     for tenant in tenants:
@@ -58,24 +68,61 @@ def add(tenants: tuple[str, ...], directory: str) -> None:
     home = Home.find(directory).of_running()
     with _vault(home) as vault:
         vault.note_tenants({*vault.tenants, *tenants})
+        if store:
+            _limit(home, vault, tenants, parse_bytes(store, "--store"))
+
+        async def make(owner: NatsBus, system: Bus) -> None:
+            await make_tenants(owner, system, vault)
+            for token in vault.tokens_of_tenants(tenants) if store else ():
+                await tell(system, token)
+
         try:
-            _as_owner(home, vault, lambda owner, system: make_tenants(owner, system, vault))
+            _as_owner(home, vault, make)
         except NoStack:
             click.echo("the stack does not run: it takes them in when it starts", err=True)
     click.echo(f"{', '.join(tenants)}: `rover auth credentials {tenants[0]}` writes what its people need")
+
+
+def _limit(home: Home, vault: Vault, tenants: tuple[str, ...], most_bytes: int) -> None:
+    """Note what tenants may store. Raises InputError for more than the broker can reserve for them: it sets a limit aside whole."""
+    from rover_bus.auth.store_limits import StoreLimits
+    from rover_bus.events.streams import STREAMS
+
+    if 0 < most_bytes < LEAST_STORE_BYTES:
+        raise InputError("--store: the streams of a tenant need at least 4MiB")
+    noted = StoreLimits(vault.root)
+    limits = {**noted.all, **dict.fromkeys(tenants, most_bytes)}
+    unlimited = 1 + sum(not limits.get(each) for each in vault.tenants)  # with the control account
+    reserved = sum(limits.values()) + unlimited * sum(each.max_bytes for each in STREAMS)
+    try:
+        there = home.read_record().store_limit_bytes
+    except NoStack:
+        there = 0
+    if most_bytes and there and reserved > there:
+        left = max(there - reserved + len(tenants) * most_bytes, 0) // len(tenants)
+        raise InputError(
+            f"--store: the broker stores {there >> 20} MiB and sets a limit aside: {left >> 20} MiB for each are left"
+        )
+    noted.note(tenants, most_bytes)
 
 
 @auth.command("list")
 @directory_option
 @output_option
 def list_tenants(directory: str, output: str) -> None:
-    """List the tenants, and how many jobs of each have rights now."""
+    """List the tenants, how many jobs of each have rights now, and what each may store (0: as much as the broker has)."""
+    from rover_bus.auth.store_limits import StoreLimits
     from rover_bus.events.subjects import DEFAULT_TENANT, split_job
 
     with _vault(Home.find(directory).of_running()) as vault:
         running = [split_job(run.job)[0] for run in vault.runs]
         tenants = (DEFAULT_TENANT, *vault.tenants)
-    show([{"tenant": each, "running": running.count(each)} for each in tenants], COLUMNS, output)
+        limits = StoreLimits(vault.root).all
+    rows = [
+        {"tenant": each, "running": running.count(each), "store_bytes": limits.get(each, 0)}
+        for each in tenants
+    ]
+    show(rows, COLUMNS, output)
 
 
 @auth.command("credentials")

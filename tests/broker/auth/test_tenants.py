@@ -12,15 +12,16 @@ from typing import NamedTuple
 import pytest
 
 from rover_bus.auth.roles import MEMBER_ROLES, RoleName
+from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli.staged_cuts import _read_runs
 from rover_bus.cli.submission import request_checkpoint, submit
-from rover_bus.cli.tenants import make_tenants, of_registrar, remove_tenant
+from rover_bus.cli.tenants import make_tenants, of_registrar, remove_tenant, tell
 from rover_bus.events import credentials, subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.codec import decode, encode
-from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
+from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError, StreamFull
 from rover_bus.events.facts import JobEnded, JobSubmitted
 from rover_bus.events.forgetting import ask_to_forget, forget_job
 from rover_bus.events.host_facts import HostLeft
@@ -417,5 +418,34 @@ def test_a_daemon_is_told_of_all_tenants_at_once_and_posts_nothing_to_one_that_i
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_a_tenant_that_fills_its_store_is_told_so_and_harms_no_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with stage(tmp_path, ()) as on:
+            limit = 8 << 20
+            StoreLimits(on.vault.root).note(["ads"], limit)
+            on.vault.admit(RunOfJob(f"{tenant}/demo", "u1") for tenant in TENANTS)
+            for tenant in TENANTS:
+                await on.make(tenant)
+            full, other = await on.connect("master", "ads"), await on.connect("master", "maps")
+
+            async def fill() -> None:
+                for _ in range(2 * limit // 500_000):
+                    await full.append(LOG, subjects.job_log("demo"), b"x" * 500_000)
+
+            with pytest.raises(StreamFull, match="nothing was stored"):
+                await fill()
+            assert await other.append(LOG, subjects.job_log("demo"), b"y" * 500_000) == 1
+            brain = await on.connect("brain")
+            assert await brain.append(LOG, subjects.BRAIN_LOG, b"z") == 1
+            usage = await (await on.connect("viewer", "ads")).usage()
+            assert usage.limit_bytes == limit >= usage.stored_bytes
+            StoreLimits(on.vault.root).note(["ads"], 2 * limit)
+            for token in on.vault.tokens_of_tenants(["ads"]):
+                await tell(on.system, token)
+            await full.append(LOG, subjects.job_log("demo"), b"x" * 500_000)
 
     asyncio.run(run())
