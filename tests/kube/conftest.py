@@ -34,17 +34,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         )
     run = tmp_path_factory.mktemp("kube")
     environment = {"RUN": str(run), "PORT": str(free_ports(7)), "KUBECONFIG": str(run / "admin.kubeconfig")}
-    with (run / "start.log").open("w") as log:
-        started = subprocess.run(
-            ["bash", str(script), "start"],
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            check=False,
-            timeout=START_S,
-        )
     try:
+        with (run / "start.log").open("w") as log:
+            started = subprocess.run(
+                ["bash", str(script), "start"],
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=False,
+                timeout=START_S,
+            )
         assert started.returncode == 0, (run / "start.log").read_text()
         yield Cluster(("bash", str(script), "kubectl"), environment, run / "admin.kubeconfig", script)
     finally:
