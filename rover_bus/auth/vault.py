@@ -487,6 +487,15 @@ class Vault:
     def _public_file(self, account: str) -> Path:
         return self.root / "keys" / f"{account}.pub"
 
+    def make_keys(self) -> None:
+        """Make every key that is else made when it is first asked for: a copy of them is whole then."""
+        from rover_bus.auth import certificates
+
+        for each in (ROOT, SYSTEM, *self._accounts, *(f"role-{role}" for role in ROLES)):
+            self._seed(each)
+        _ = self.host_secret
+        self._make_authority(certificates.now_utc())
+
     def _seed(self, name: str) -> str:
         kind: tokens.Kind = "operator" if name == ROOT else "account"
         return read_or_make(

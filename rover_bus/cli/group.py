@@ -26,6 +26,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Keep the checkpoints of a Kubernetes node, and sample it; an operator runs its members.",
         ),
         "broker": ("broker", "Run the broker of a stack alone, on a machine or in a pod of its own."),
+        "brain": ("brain", "Run the Brain of a stack alone, in a pod of its own."),
         "auth": ("auth", "Tenants, credentials for their people, tokens by which hosts join."),
         "run": ("run", "Run a training program without a stack, or a job file in one process (--plain)."),
     },
@@ -44,7 +45,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stop": ("stop", "Let a job finish what it holds, and end."),
         "cancel": ("stop", "End a job at once."),
         "forget": ("forget", "Remove everything that is kept of an ended job."),
-        "kube": ("kube", "Print a job file as the object that Kubernetes takes."),
+        "kube": ("kube", "Print a job file as an object of Kubernetes; prepare and clean an installation."),
     },
     "What happened, and why": {
         "events": ("events", "Print facts as they happened; --follow waits for more."),

@@ -6,6 +6,7 @@ Called by serve.py. Apart from it, because only this process needs a Kubernetes 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -64,13 +65,18 @@ def _pods(options: ServiceOptions, vault: Vault | None) -> PodSettings:
     )
 
 
+def _shown(vault: Vault | None, file: str) -> str:
+    """Return what is shown to the broker. Where all share one word, it may come by the environment, as to members."""
+    return credentials.of_process({} if vault else os.environ, file)
+
+
 async def _connect(options: ServiceOptions, vault: Vault | None, host: str) -> NatsBus:
     """Return a connection with the rights of a host's daemon."""
     file = options.secret_file
     if vault is not None:
         vault.write_credentials(host)
         file = str(vault.credentials_file("daemon", host))
-    secret = credentials.of_process({}, file)
+    secret = _shown(vault, file)
     return await NatsBus.connect(options.url, secret=secret, secret_source=file, name=f"daemon-{host}")
 
 
@@ -84,5 +90,5 @@ async def _connect_asking(options: ServiceOptions, vault: Vault | None) -> NatsB
             )
         vault.write_credentials(options.host)
         file = str(vault.credentials_file("operator"))
-    secret = credentials.of_process({}, file)
+    secret = _shown(vault, file)
     return await NatsBus.connect(options.url, secret=secret, secret_source=file, name="operator")

@@ -104,6 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = read_options(arguments)
     _configure_logs(options)
     faulthandler.enable()  # a crash inside (SIGBUS, SIGSEGV) leaves its lines on stderr, and these go into the event
+    if options.ready_file:  # of a former process: a pod's volume outlives its container
+        Path(options.ready_file).unlink(missing_ok=True)
     try:
         check_open_files(SPOKEN[options.role])
         _run(_serve(options))

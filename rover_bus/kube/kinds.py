@@ -175,6 +175,24 @@ class Quota(Object, frozen=True, kw_only=True):
     spec: QuotaSpec = QuotaSpec()
 
 
+class Secret(Object, frozen=True, kw_only=True):
+    """`data`: bytes, base64."""
+
+    data: dict[str, str] = {}
+
+
+class DefinitionStatus(_Read, frozen=True, kw_only=True):
+    """`conditions`: None while there are none yet."""
+
+    conditions: list[Condition] | None = None
+
+
+class Definition(Object, frozen=True, kw_only=True):
+    """Of a custom resource."""
+
+    status: DefinitionStatus = DefinitionStatus()
+
+
 # -- nodes, leases ---------------------------------------------------------------------------------------------------------
 
 
@@ -234,10 +252,11 @@ class Kind(Generic[O]):
 
 POD = Kind("api/v1", "pods", Pod)
 CONFIG_MAP = Kind("api/v1", "configmaps", ConfigMap)
-SECRET = Kind("api/v1", "secrets", Object)
+SECRET = Kind("api/v1", "secrets", Secret)
 QUOTA = Kind("api/v1", "resourcequotas", Quota)
 NAMESPACE = Kind("api/v1", "namespaces", Object)
 NODE = Kind("api/v1", "nodes", KubeNode)
+DEFINITION = Kind("apis/apiextensions.k8s.io/v1", "customresourcedefinitions", Definition)
 LEASE = Kind("apis/coordination.k8s.io/v1", "leases", LeadLease)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,10 @@ import pytest
 from patience import until
 
 START_S = 180.0
+IMAGE = (
+    "--entrypoint",
+    f"rover-bus:={Path(sys.executable).parent / 'rover'}",
+)  # what the image of the chart begins with
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,21 @@ class Cluster:
     def user(self) -> Path:
         """Return the kubeconfig of a user without rights."""
         return self._ours("a user of its own").with_name("user.kubeconfig")
+
+    def helm(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run helm, as what started the cluster has it; without, the one on the path."""
+        command = ("bash", str(self.script), "helm") if self.script else ("helm",)
+        if self.script is None and shutil.which("helm") is None:
+            pytest.skip("no helm on the path")
+        return subprocess.run(
+            [*command, *words],
+            env=os.environ | self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=START_S,
+        )
 
     def fault(self, name: str) -> None:
         """Do something to the control plane: `restart-api`, `compact`."""
@@ -70,7 +90,16 @@ def kubelet(cluster: Cluster, name: str, run: Path) -> Iterator[subprocess.Popen
     program = [sys.executable, str(cluster.script.with_name("kubelet.py"))]
     with (run / "log").open("w") as log:
         process = subprocess.Popen(
-            [*program, "--kubeconfig", str(cluster.config), "--node", name, "--run", str(run / "run")],
+            [
+                *program,
+                "--kubeconfig",
+                str(cluster.config),
+                "--node",
+                name,
+                "--run",
+                str(run / "run"),
+                *IMAGE,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from rover_bus.auth.vault import Vault
+from rover_bus.cli.given_keys import keys_option, take_given
 from rover_bus.cli.home import Home
 from rover_bus.cli.own_broker import LOOPBACK, OwnBroker, care, start_broker
 from rover_bus.cli.stack import CannotWrite, check_bind, host_name
@@ -29,6 +30,7 @@ LOOK_S = 0.5
 @click.option(
     "--dir", "directory", default="", help="State directory: keys and store [$ROVER_HOME, ./.rover]."
 )
+@keys_option
 @click.option("--bind", default="", metavar="ADDRESS", help="Listen at this address, encrypted [loopback].")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535))
 @click.option(
@@ -63,6 +65,7 @@ LOOK_S = 0.5
 )
 def broker(  # noqa: PLR0913 - a command's options are its parameters
     directory: str,
+    keys: str,
     bind: str,
     port: int,
     names: tuple[str, ...],
@@ -74,8 +77,9 @@ def broker(  # noqa: PLR0913 - a command's options are its parameters
 ) -> None:
     """Run the broker of a stack, and nothing else of it, until SIGTERM or Ctrl-C.
 
-    The keys of the stack are made below its directory at the first start, with the credentials of its processes and people. Other
-    machines run the rest: `rover up --url tls://ADDRESS:PORT --secret-file AUTH/creds/operator.creds`, with a copy of `auth`.
+    Without --keys the keys of the stack are made below its directory at the first start, with the credentials of its processes and
+    people. Other machines run the rest: `rover up --url tls://ADDRESS:PORT --secret-file AUTH/creds/operator.creds`, with a copy
+    of `auth`.
     With --cluster-port and --route it is one server of a cluster: three of them, with copies of one `auth`, keep each stream.
     """
     if bool(routes) != bool(cluster_port):
@@ -92,6 +96,8 @@ def broker(  # noqa: PLR0913 - a command's options are its parameters
         home.create()
         lock = home.hold()
         try:
+            if keys:
+                take_given(home, keys)
             _run(home, wanted, address)
         finally:
             os.close(lock)

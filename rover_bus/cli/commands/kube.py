@@ -1,10 +1,19 @@
-"""`rover kube`: what a cluster takes, made of a job file."""
+"""`rover kube`: what a cluster takes, made of a job file; what an installation needs before its pods start, and leaves behind."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Literal
 
 import click
+
+_kubeconfig = click.option(
+    "--kubeconfig",
+    default="",
+    envvar="KUBECONFIG",
+    help="The cluster; left out: the one that this process is a pod of.",
+)
 
 
 @click.group()
@@ -26,3 +35,80 @@ def render(job_file: Path, name: str) -> None:
     made = manifest_of(job_file, name)
     job_of(made)  # refuses what an object cannot say
     click.echo("\n".join(to_yaml(made)))
+
+
+@kube.command()
+@click.option("--namespace", required=True, help="Of the Secret.")
+@click.option("--keys", default="", metavar="SECRET", help="Have this Secret hold all keys of a stack.")
+@click.option("--definition", is_flag=True, help="Have the cluster know RoverJob as this release does.")
+@_kubeconfig
+def prepare(namespace: str, keys: str, definition: bool, kubeconfig: str) -> None:
+    """Make what an installation needs before its pods start. May be repeated: keys that are there stay.
+
+    A definition that a RoverJob which has not ended does not satisfy is refused (exit code 3), and the RoverJob is named.
+    """
+    from rover_bus.kube.api import Api
+    from rover_bus.kube.installing import keep_keys, put_definition
+    from rover_bus.kube.kinds import Ref
+
+    async def work() -> None:
+        api = await Api.connect(kubeconfig)
+        try:
+            if definition:
+                await put_definition(api)
+                click.echo("definition: as this release has it")
+            if keys:
+                made = await keep_keys(api, Ref(namespace, keys))
+                click.echo(f"keys: {len(made)} made, in the Secret {namespace}/{keys}")
+        finally:
+            await api.close()
+
+    asyncio.run(work())
+
+
+@kube.command()
+@click.option("--namespace", required=True, help="Of the Secret.")
+@click.option(
+    "--keys", default="rover-keys", show_default=True, metavar="SECRET", help="The installation's keys."
+)
+@click.option("--role", type=click.Choice(["operator", "observer"]), default="observer", show_default=True)
+@click.option("--out", required=True, metavar="FILE", help="Where they are written, for its owner alone.")
+@_kubeconfig
+def credentials(
+    namespace: str, keys: str, role: Literal["operator", "observer"], out: str, kubeconfig: str
+) -> None:
+    """Write what a person shows to the broker of an installation, for --secret-file. Needs the right to read its keys."""
+    from rover_bus.auth.secret_files import write_secret
+    from rover_bus.kube.api import Api
+    from rover_bus.kube.installing import credentials_of
+    from rover_bus.kube.kinds import Ref
+
+    async def work() -> str:
+        api = await Api.connect(kubeconfig)
+        try:
+            return await credentials_of(api, Ref(namespace, keys), role)
+        finally:
+            await api.close()
+
+    write_secret(Path(out).absolute(), asyncio.run(work()))
+
+
+@kube.command()
+@click.option("--release", required=True, metavar="NAMESPACE", help="Of the operators and the keys.")
+@click.option("--namespace", "namespaces", multiple=True, required=True, help="Of members; may be repeated.")
+@click.option("--keys", default="", metavar="SECRET", help="Remove this Secret; left out: keys stay.")
+@click.option("--operators", required=True, metavar="SELECTOR", help="Pods that must be gone first.")
+@_kubeconfig
+def clean(release: str, namespaces: tuple[str, ...], keys: str, operators: str, kubeconfig: str) -> None:
+    """Remove what outlives an installation: members' pods, finalizers, records, keys. RoverJobs stay."""
+    from rover_bus.kube.api import Api
+    from rover_bus.kube.installing import clean as clean_up
+
+    async def work() -> None:
+        api = await Api.connect(kubeconfig)
+        try:
+            await clean_up(api, release, namespaces, operators, keys)
+        finally:
+            await api.close()
+
+    asyncio.run(work())

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from rover_bus.cli.given_keys import keys_option, secret_of
+from rover_bus.cli.home import Home
 from rover_bus.cli.service_words import words_of
 
 
@@ -44,14 +46,21 @@ from rover_bus.cli.service_words import words_of
     "--secret-file",
     default="",
     envvar="ROVER_SECRET_FILE",
-    help="The credentials of a daemon, beside the stack's keys.",
+    help="The credentials of a daemon, beside the stack's keys; not needed with --keys.",
 )
+@click.option(
+    "--state", default="", metavar="DIR", help="Where it keeps what --keys gives [$ROVER_HOME, ./.rover]."
+)
+@keys_option
+@click.option("--ready-file", default="", metavar="FILE", help="Written once it serves, or stands by.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting of docs/settings.md.")
-def operator(namespaces: tuple[str, ...], sets: tuple[str, ...], **named: str) -> None:
+def operator(namespaces: tuple[str, ...], sets: tuple[str, ...], keys: str, state: str, **named: str) -> None:
     """Run the members of jobs as pods, until Ctrl-C.
 
     Of several operators one leads, by a Lease in the first namespace. Members run on while there is none.
     """
     from rover_bus.cli import serve
 
+    if keys:
+        named["secret_file"] = secret_of(Home.find(state), keys, "daemon")
     sys.exit(serve.main(["operator", *words_of(named, namespace=namespaces, set=sets)]))

@@ -1,0 +1,92 @@
+{{- define "rover.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "rover.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "rover.labels" -}}
+{{ include "rover.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "rover.image" -}}
+{{- with .Values.image }}{{ if .digest }}{{ printf "%s@%s" .repository .digest }}{{ else }}{{ printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) }}{{ end }}{{ end }}
+{{- end }}
+
+{{- define "rover.keys" -}}
+{{ include "rover.name" . }}-keys
+{{- end }}
+
+{{- /* The name that the broker's certificate has; it is the same in every namespace. */ -}}
+{{- define "rover.broker" -}}
+{{ include "rover.name" . }}-broker.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{- define "rover.url" -}}
+{{ .Values.nats.url | default (printf "tls://%s:%d" (include "rover.broker" .) (int .Values.nats.port)) }}
+{{- end }}
+
+{{- define "rover.namespaces" -}}
+{{ .Values.watchNamespaces | default (list .Release.Namespace) | toJson }}
+{{- end }}
+
+{{- /* Of every pod but those of jobs. */ -}}
+{{- define "rover.pod" -}}
+securityContext: {{ toYaml .Values.podSecurityContext | nindent 2 }}
+enableServiceLinks: false
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "rover.priority" -}}
+{{- if or .Values.priorityClass.create .Values.priorityClass.name }}
+priorityClassName: {{ .Values.priorityClass.name | default (include "rover.name" .) }}
+{{- end }}
+{{- end }}
+
+{{- define "rover.container" -}}
+image: {{ include "rover.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* What a process shows to the broker: keys of ours, or what the owner of another broker gave. */ -}}
+{{- define "rover.shown" -}}
+{{- if .Values.nats.url }}
+- name: ROVER_CREDENTIAL
+  valueFrom: {secretKeyRef: {name: {{ .Values.nats.secret }}, key: credential}}
+{{- else }}
+- {name: ROVER_KEYS, value: /run/rover/keys}
+{{- end }}
+{{- end }}
+
+{{- define "rover.keyMount" -}}
+{{- if not .Values.nats.url }}
+- {name: keys, mountPath: /run/rover/keys, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "rover.keyVolume" -}}
+{{- if not .Values.nats.url }}
+- name: keys
+  secret: {secretName: {{ include "rover.keys" . }}, defaultMode: 0440}
+{{- end }}
+{{- end }}

@@ -1,0 +1,276 @@
+"""What an installation needs before its pods start, and what is left of it after they are gone (docs/design/0060).
+
+Called by `rover kube prepare` and `rover kube clean`, which are hooks of the Helm chart. Each may be repeated: what is there stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rover_bus.auth.key_folder import take_keys, whole_keys
+from rover_bus.auth.roles import RoleName
+from rover_bus.auth.vault import Vault
+from rover_bus.events.errors import Refused
+from rover_bus.kube.api import Api, ApiRefused, ApiUnreachable, decoded
+from rover_bus.kube.crd import resource_definition
+from rover_bus.kube.kinds import (
+    CONFIG_MAP,
+    DEFINITION,
+    LEASE,
+    POD,
+    SECRET,
+    Json,
+    Kind,
+    Metadata,
+    O,
+    Ref,
+)
+from rover_bus.kube.object import API_VERSION, GROUP, KIND, PLURAL, VERSION
+from rover_bus.kube.operator import LEASE_NAME
+from rover_bus.kube.pods import OURS
+from rover_bus.kube.roverjobs import ROVER_JOB
+
+CHECK_GROUP = f"check.{GROUP}"  # holds the new schema while objects are tried against it
+ENDED = ("Complete", "Failed")
+SERVED_S, LOOK_S = 30.0, 0.2
+GONE_S = 40.0  # until operators have left, and then until pods of members have
+LEAVE_S = 5  # for members: there is no broker any more that could keep what they hold
+REFUSALS = (400, 422)
+MOST_NAMED = 20
+
+
+class _Item(msgspec.Struct, frozen=True, kw_only=True):
+    """A RoverJob as it stands in a list, or any other object of which the rest does not matter."""
+
+    metadata: Metadata = Metadata()
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+    @property
+    def is_over(self) -> bool:
+        found = self.status.get("conditions", [])
+        return any(each.get("type") in ENDED and each.get("status") == "True" for each in found)
+
+
+class _List(msgspec.Struct, frozen=True, kw_only=True):
+    items: list[_Item] = []
+
+
+# -- keys ----------------------------------------------------------------------------------------------------------------
+
+
+async def keep_keys(api: Api, secret: Ref) -> list[str]:
+    """Have a Secret hold every key of a stack; return the names of those that were made. Those that are there stay."""
+    try:
+        found = await api.read(SECRET, secret)
+    except ApiRefused as error:
+        if error.status != 404:
+            raise
+        data = _completed({})
+        made = {"metadata": {"name": secret.name, "labels": OURS}, "type": "Opaque", "data": data}
+        await api.create(SECRET, secret.namespace, made)
+        return sorted(data)
+    data = _completed(found.data)
+    if new := {name: text for name, text in data.items() if found.data.get(name) != text}:
+        about = {"resourceVersion": found.metadata.resource_version}
+        await api.patch(SECRET, secret, {"metadata": about, "data": new})
+    return sorted(new)
+
+
+async def credentials_of(api: Api, secret: Ref, role: RoleName) -> str:
+    """Return what lets a person use a stack whose keys a Secret holds. Raises ApiRefused where the person may not read it."""
+    found = await api.read(SECRET, secret)
+    with _vault_of(found.data) as vault:
+        vault.write_credentials(secret.namespace)
+        return vault.credentials_file(role).read_text()
+
+
+def _completed(data: Mapping[str, str]) -> dict[str, str]:
+    """Return the Secret's data with the keys that it lacks."""
+    with _vault_of(data) as vault:
+        files = whole_keys(vault)
+    return {name: base64.b64encode(text.encode()).decode() for name, text in files.items()}
+
+
+@contextmanager
+def _vault_of(data: Mapping[str, str]) -> Iterator[Vault]:
+    """Have the keys of a Secret as a vault for a moment."""
+    with tempfile.TemporaryDirectory() as folder:
+        vault = Vault(Path(folder) / "auth")
+        take_keys(vault, {name: base64.b64decode(text).decode() for name, text in data.items()})
+        yield vault
+
+
+# -- the definition --------------------------------------------------------------------------------------------------------
+
+
+async def put_definition(api: Api) -> None:
+    """Install the definition of RoverJob as this release has it. Raises Refused where an object that has not ended breaks it."""
+    wanted = resource_definition()
+    ref = Ref("", wanted["metadata"]["name"])
+    try:
+        await api.read(DEFINITION, ref)
+    except ApiRefused as error:
+        if error.status != 404:
+            raise
+        await api.create(DEFINITION, "", wanted)
+    else:
+        await _try_objects(api, wanted)
+        await api.patch(DEFINITION, ref, {"spec": wanted["spec"]})
+    await _until_served(api, ref)
+
+
+async def _try_objects(api: Api, wanted: Json) -> None:
+    jobs = [each for each in await _listed(api, ROVER_JOB.path(Ref("", ""))) if not each.is_over]
+    if not jobs:
+        return
+    async with _schema_to_try(api, wanted):
+        broken = [words for each in jobs if (words := await _problem(api, each))]
+    if broken:
+        shown = "; ".join(broken[:MOST_NAMED])
+        raise Refused(
+            f"{len(broken)} RoverJobs that have not ended do not satisfy the new schema, so nothing was changed: {shown}",
+            "schema",
+        )
+
+
+@asynccontextmanager
+async def _schema_to_try(api: Api, wanted: Json) -> AsyncIterator[None]:
+    """Have the API server know the new schema under a group of its own."""
+    names = {each: wanted["spec"]["names"][each] for each in ("kind", "listKind", "plural", "singular")}
+    spec = {**wanted["spec"], "group": CHECK_GROUP, "names": names}
+    ref = Ref("", f"{PLURAL}.{CHECK_GROUP}")
+    try:
+        await api.create(DEFINITION, "", {**wanted, "metadata": {"name": ref.name}, "spec": spec})
+    except ApiRefused as error:
+        if error.code != "AlreadyExists":  # of a hook that was killed
+            raise
+        await api.patch(DEFINITION, ref, {"spec": spec})
+    try:
+        await _until_served(api, ref)
+        yield
+    finally:
+        await api.delete(DEFINITION, ref)
+
+
+async def _problem(api: Api, job: _Item) -> str:
+    """Return what the new schema says against an object; "" for nothing."""
+    about = job.metadata
+    path = f"/apis/{CHECK_GROUP}/{VERSION}/namespaces/{about.namespace}/{PLURAL}"
+    body = {
+        "apiVersion": API_VERSION.replace(GROUP, CHECK_GROUP),
+        "kind": KIND,
+        "metadata": {"name": about.name},
+        "spec": job.spec,
+    }
+    query = [("dryRun", "All"), ("fieldValidation", "Strict")]
+    try:
+        async with asyncio.timeout(SERVED_S):
+            while True:
+                try:
+                    await api.call("POST", path, body, query=query)
+                    return ""
+                except ApiRefused as error:
+                    if error.status in REFUSALS:
+                        return f"{about.ref}: {error}"
+                    if error.status != 404:  # established, and not served yet by this API server
+                        raise
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        return f"{about.ref}: the API server did not try it within {SERVED_S:.0f} s"
+
+
+async def _until_served(api: Api, ref: Ref) -> None:
+    try:
+        async with asyncio.timeout(SERVED_S):
+            while True:
+                conditions = (await api.read(DEFINITION, ref)).status.conditions or []
+                if any(each.type == "Established" and each.status == "True" for each in conditions):
+                    return
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise ApiUnreachable(
+            f"the definition {ref.name} is not established after {SERVED_S:.0f} s: `kubectl describe crd {ref.name}` says why"
+        ) from None
+
+
+# -- what is left --------------------------------------------------------------------------------------------------------
+
+
+async def clean(api: Api, release: str, namespaces: Sequence[str], operators: str, keys: str) -> None:
+    """Remove what would outlive an installation whose pods end: members, our finalizers, records, the keys.
+
+    `namespaces`: of members. `operators`: a selector of pods in the release's that must be gone first. `keys`: a Secret there, ""
+    to keep it.
+    """
+    await _until_gone(api, POD.path(Ref(release, "")), operators)
+    for each in namespaces:
+        await _clean(api, each)
+    await _remove(api, LEASE, Ref(namespaces[0], LEASE_NAME))
+    if keys:
+        await _remove(api, SECRET, Ref(release, keys))
+
+
+async def _clean(api: Api, namespace: str) -> None:
+    ours = ",".join(f"{key}={value}" for key, value in OURS.items())
+    for job in await _listed(api, ROVER_JOB.path(Ref(namespace, ""))):
+        await _free(api, ROVER_JOB, job.metadata)
+    pods = POD.path(Ref(namespace, ""))
+    for pod in await _listed(api, pods, ours):
+        await _remove(api, POD, pod.metadata.ref, grace_s=LEAVE_S)
+        await _free(api, POD, pod.metadata)
+    for each in await _listed(api, CONFIG_MAP.path(Ref(namespace, "")), ours):
+        await _remove(api, CONFIG_MAP, each.metadata.ref)
+    await _until_gone(api, pods, ours)
+
+
+async def _free(api: Api, kind: Kind[O], about: Metadata) -> None:
+    """Take our finalizers off; those of others stay."""
+    left = [each for each in about.finalizers if not each.startswith(f"{GROUP}/")]
+    if left == about.finalizers:
+        return
+    try:
+        await api.patch(kind, about.ref, {"metadata": {"finalizers": left, "uid": about.uid}})
+    except ApiRefused as error:
+        if error.status != 404:
+            raise
+
+
+async def _remove(api: Api, kind: Kind[O], ref: Ref, grace_s: int | None = None) -> None:
+    try:
+        await api.delete(kind, ref, grace_s=grace_s)
+    except ApiRefused as error:
+        if error.status != 404:
+            raise
+
+
+async def _listed(api: Api, path: str, selector: str = "") -> list[_Item]:
+    """Return objects of a path; none where their kind is not defined."""
+    try:
+        body = await api.call("GET", path, query=[("labelSelector", selector)] if selector else [])
+    except ApiRefused as error:
+        if error.status != 404:
+            raise
+        return []
+    return decoded(body, _List).items
+
+
+async def _until_gone(api: Api, path: str, selector: str) -> None:
+    """Return when nothing has these labels; after a while say what is still there."""
+    try:
+        async with asyncio.timeout(GONE_S):
+            while left := await _listed(api, path, selector):  # noqa: ASYNC110 - it is the API server that is waited for
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        shown = ", ".join(str(each.metadata.ref) for each in left[:MOST_NAMED])
+        raise Refused(
+            f"{path} still holds {shown} after {GONE_S:.0f} s: look why with kubectl", "left"
+        ) from None

@@ -1,0 +1,231 @@
+"""One install, one object: the Helm chart on a real API server, with pods that really run, under Pod Security `restricted`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kube_chart import DATA, REPOSITORY, ROWS, Release, make_clicks, values_here
+from kube_cluster import Cluster
+from outside import rover
+from patience import until
+
+from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.kube.crd import resource_definition
+from rover_bus.kube.object import API_VERSION, GROUP, KIND
+
+DEFINITION = resource_definition()["metadata"]["name"]
+
+
+@pytest.fixture(scope="module")
+def clicks() -> Iterator[str]:
+    """A folder with clicks, where any user may look; pods have the same ones at the same place."""
+    folder = tempfile.mkdtemp(dir="/var/tmp", prefix="rover-clicks-")
+    try:
+        subprocess.run(make_clicks(folder), check=True, capture_output=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def release(
+    cluster: Cluster, node: str, clicks: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Release]:
+    """A release in a namespace that enforces `restricted`; what is left of it at the end is the last test's business."""
+    made = Release(cluster, "rover-chart", tmp_path_factory.mktemp("chart"))
+    assert cluster.kubectl("create", "namespace", made.namespace).returncode == 0
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    assert cluster.kubectl("label", "namespace", made.namespace, label).returncode == 0
+    done = made.install(values_here(clicks))
+    assert done.returncode == 0, done.stderr + told(made)
+    yield made
+    made.uninstall()
+    cluster.kubectl("delete", "crd", DEFINITION, "--wait=false")
+
+
+def told(release: Release) -> str:
+    """What there is to say of an installation that failed."""
+    words = (("get", "events"), ("logs", "job/rover-prepare"), ("get", "pods"))
+    return "".join(release.cluster.kubectl("-n", release.namespace, *each).stdout for each in words)
+
+
+def state_of(address: list[str], name: str) -> dict[str, Any]:
+    return next((each for each in listed(address) if each["job"] == name), {"committed": 0, "state": ""})
+
+
+def roverjob(name: str, **spec: Any) -> str:
+    """Return a RoverJob, with these keys beside those that it must have."""
+    plain = {"program": ["dlrm"], "data": {"train": "t.csv", "batch_size": 64}}
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": plain | spec}
+    return json.dumps(body)
+
+
+@pytest.fixture(scope="module")
+def address(release: Release, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """How a person outside reaches the broker."""
+    file = tmp_path_factory.mktemp("person") / "operator.creds"
+    words = ("--namespace", release.namespace, "--role", "operator", "--out", str(file))
+    made = rover("kube", "credentials", *words, KUBECONFIG=str(release.cluster.config))
+    assert made.returncode == 0, made.stderr
+    [pod] = release.pods("broker")
+    return ["--url", f"tls://{release.get('pod', pod)['status']['podIP']}:4222", "--secret-file", str(file)]
+
+
+def test_all_of_it_is_ready_without_rights_it_does_not_need(release: Release) -> None:
+    assert [len(release.pods(each)) for each in ("broker", "brain", "operator")] == [1, 2, 2]
+    for pod in release.get("pods", "-l", "app.kubernetes.io/instance=rover")["items"]:
+        [container] = pod["spec"]["containers"]
+        assert "command" not in container, "the image's entrypoint is what runs"
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        has_token = pod["spec"].get("automountServiceAccountToken", True)
+        assert has_token == (pod["metadata"]["labels"]["app.kubernetes.io/component"] == "operator")
+    left = release.get("sa,role,job", "-l", "app.kubernetes.io/name=rover")["items"]
+    assert not [each for each in left if "prepare" in each["metadata"]["name"]], "a hook leaves nothing"
+
+
+def test_a_roverjob_trains_to_its_end(release: Release, address: list[str], clicks: str) -> None:
+    release.kubectl("apply", "-f", "-", given=example(clicks))
+    until(
+        lambda: conditions(release, "clicks").get("Complete") == "True",
+        "Complete",
+        0.5,
+        lambda: release.kubectl("describe", "rj", "clicks") + release.kubectl("get", "pods,events"),
+    )
+    shown = state_of(address, "clicks")
+    assert (shown["state"], shown["committed"]) == ("completed", ROWS)
+    assert release.get("rj", "clicks")["status"]["committed"] == ROWS
+    release.kubectl("delete", "rj", "clicks", "--timeout=60s")
+    until(lambda: not members(release), "no pod of the job", 0.5)
+    until(lambda: secrets(release) == ["rover-keys"], "no credential of a member", 0.5)
+
+
+def example(clicks: str) -> str:
+    return (REPOSITORY / "examples" / "kube" / "clicks.yaml").read_text().replace(DATA, clicks)
+
+
+def conditions(release: Release, name: str) -> dict[str, str]:
+    found = release.get("rj", name).get("status", {}).get("conditions", [])
+    return {each["type"]: each["status"] for each in found}
+
+
+def secrets(release: Release) -> list[str]:
+    """Return the names of those that are not helm's."""
+    found = [each["metadata"]["name"] for each in release.get("secrets")["items"]]
+    return [each for each in found if not each.startswith("sh.helm.")]
+
+
+def members(release: Release) -> list[str]:
+    return release.pods("member")
+
+
+def listed(address: list[str]) -> list[dict[str, Any]]:
+    done = rover("jobs", *address, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    jobs: list[dict[str, Any]] = json.loads(done.stdout)
+    return jobs
+
+
+def test_an_upgrade_keeps_the_keys_and_makes_what_is_missing(release: Release, clicks: str) -> None:
+    before = release.get("secret", "rover-keys")["data"]
+    release.kubectl("patch", "secret", "rover-keys", "--type=json", "-p", remove("/data/role-joiner.nk"))
+    done = release.install(values_here(clicks))
+    assert done.returncode == 0, done.stderr
+    after = release.get("secret", "rover-keys")["data"]
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} == {"role-joiner.nk"}
+    assert base64.b64decode(after["role-joiner.nk"]).startswith(b"SA")
+
+
+def remove(path: str) -> str:
+    return json.dumps([{"op": "remove", "path": path}])
+
+
+def test_a_definition_that_a_running_job_does_not_satisfy_is_refused_and_the_job_named(
+    release: Release, clicks: str
+) -> None:
+    """The former release knew a key that this one does not, and a job uses it."""
+    former = resource_definition()
+    spec = former["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    spec["workers"]["properties"]["colour"] = {"type": "string"}
+    release.kubectl("replace", "-f", "-", given=json.dumps(with_version(release, former)))
+    workers = {"count": 1, "colour": "red"}
+    applied = roverjob("old", suspend=True, workers=workers)
+    until(
+        lambda: (
+            release.cluster.kubectl("-n", release.namespace, "apply", "-f", "-", given=applied).returncode
+            == 0
+        ),
+        "the former definition is served",
+        0.5,
+    )
+    refused = release.install(values_here(clicks))
+    assert refused.returncode != 0
+    said = release.kubectl("logs", "job/rover-prepare")
+    assert f"{release.namespace}/old" in said
+    assert "spec.workers.colour" in said
+    shown = json.dumps(release.get("crd", DEFINITION)["spec"])
+    assert "colour" in shown, "nothing was changed"
+    assert release.cluster.kubectl("get", "crd", "roverjobs.check.rover-bus.io").returncode != 0
+    release.kubectl("delete", "rj", "old", "--timeout=30s")
+    done = release.install(values_here(clicks))
+    assert done.returncode == 0, done.stderr
+    assert "colour" not in json.dumps(release.get("crd", DEFINITION)["spec"])
+
+
+def with_version(release: Release, definition: dict[str, Any]) -> dict[str, Any]:
+    about = release.get("crd", DEFINITION)["metadata"]
+    return {**definition, "metadata": {**definition["metadata"], "resourceVersion": about["resourceVersion"]}}
+
+
+def test_uninstalled_with_a_running_job_it_leaves_the_object_and_nothing_that_hangs(
+    release: Release, address: list[str], clicks: str
+) -> None:
+    long = {"train": f"{clicks}/clicks_train.tsv", "batch_size": 16, "epochs": 1_000}
+    job = json.loads(roverjob("long", data=long | {"schema": {"format": "criteo"}}, program=["dlrm"]))
+    job["metadata"]["finalizers"] = ["example.com/theirs"]
+    release.kubectl("apply", "-f", "-", given=json.dumps(job))
+    until(lambda: state_of(address, "long")["committed"] > 0, "it trains", 0.5)
+    assert f"{GROUP}/job" in release.get("rj", "long")["metadata"]["finalizers"]
+    done = release.uninstall()
+    assert done.returncode == 0, done.stderr
+    assert release.get("pods")["items"] == []
+    assert release.get("rj", "long")["metadata"]["finalizers"] == ["example.com/theirs"]
+    assert secrets(release) == []
+    release.kubectl("patch", "rj", "long", "--type=merge", "-p", '{"metadata": {"finalizers": []}}')
+    assert (
+        release.get("sa,role,rolebinding,lease,job,pvc", "-l", "app.kubernetes.io/name=rover")["items"] == []
+    )
+    gone = release.cluster.kubectl("delete", "namespace", release.namespace, "--timeout=120s")
+    assert gone.returncode == 0, gone.stderr
+    assert release.cluster.kubectl("get", "crd", DEFINITION).returncode == 0
+
+
+def test_a_release_uses_a_broker_that_is_there(
+    cluster: Cluster, node: str, namespace: str, clicks: str, tmp_path: Path
+) -> None:
+    """All of its processes show the one word that this broker asks for; there are no keys to mint."""
+    with EmbeddedBroker(tmp_path / "broker", host="127.0.0.4") as broker:
+        release = Release(cluster, namespace, tmp_path, "other")
+        word = f"--from-literal=credential={broker.secret}"
+        release.kubectl("create", "secret", "generic", "word", word)
+        few = {"brain": {"replicas": 1}, "operator": {"replicas": 1}}
+        done = release.install(values_here(clicks) | few | {"nats": {"url": broker.url, "secret": "word"}})
+        try:
+            assert done.returncode == 0, done.stderr
+            there = ["--url", broker.url, "--secret-file", str(broker.secret_file)]
+            release.kubectl("apply", "-f", "-", given=example(clicks))
+            until(lambda: conditions(release, "clicks").get("Complete") == "True", "Complete", 0.5)
+            assert state_of(there, "clicks")["state"] == "completed"
+            assert [each["metadata"]["name"] for each in release.get("statefulsets")["items"]] == []
+        finally:
+            release.uninstall()
+        assert secrets(release) == ["word"], "none of ours was made, and the one that is not ours stays"

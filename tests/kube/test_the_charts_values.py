@@ -1,0 +1,83 @@
+"""What the chart makes of values: an API server takes all of it, whatever is chosen; values that mean nothing are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kube_chart import CHART, values_here
+from kube_cluster import Cluster
+
+MATRIX: dict[str, dict[str, Any]] = {
+    "as they are": {},
+    "for evaluation": {
+        "nats": {"store": {"claim": False}},
+        "brain": {"replicas": 1},
+        "operator": {"replicas": 1},
+    },
+    "a broker that is there": {"nats": {"url": "nats://nats.example:4222", "secret": "word"}},
+    "cluster-wide rights": {"clusterWide": True, "watchNamespaces": ["default", "kube-public"]},
+    "other namespaces": {
+        "watchNamespaces": ["kube-public", "default"],
+        "keepOnUninstall": True,
+    },
+    "an administrator's definition": {"definition": False, "viewerRole": False, "networkPolicies": False},
+    "neither keys nor a definition to make": {
+        "definition": False,
+        "nats": {"url": "tls://n:4222", "secret": "w"},
+    },
+    "a class of its own": {"priorityClass": {"create": True}, "podDisruptionBudgets": False},
+    "a class that is there": {"priorityClass": {"name": "system-cluster-critical"}},
+    "an image by digest": {
+        "image": {"digest": "sha256:" + "a" * 64, "pullSecrets": [{"name": "pull"}]},
+        "members": {"image": "example.com/ours:1"},
+    },
+    "where pods go": {
+        "nodeSelector": {"pool": "control"},
+        "tolerations": [{"key": "control", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "settings": ["hosts.presence=8s"],
+        "brain": {"planMode": "approve", "quotas": ["ads=8:32GiB"]},
+        "nats": {"sync": "default", "store": {"storageClass": "fast"}},
+    },
+    "a template for members": values_here(),
+}
+REFUSED: dict[str, dict[str, Any]] = {
+    "a key that is none": {"brains": {}},
+    "a size that is none": {"nats": {"store": {"size": "much"}}},
+    "no Brain": {"brain": {"replicas": 0}},
+    "a broker without a secret": {"nats": {"url": "nats://n:4222"}},
+    "a tag for a digest": {"image": {"digest": "latest"}},
+}
+
+
+def rendered(cluster: Cluster, values: dict[str, Any], folder: Path) -> Any:
+    file = folder / "values.json"
+    file.write_text(json.dumps(values))
+    named = ("template", "rover", str(CHART), "-n", "default", "--kube-version", "1.36.0")
+    return cluster.helm(*named, "-f", str(file))
+
+
+def test_helm_finds_nothing_wrong(cluster: Cluster) -> None:
+    done = cluster.helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+def test_an_api_server_takes_all_of_it(cluster: Cluster, values: dict[str, Any], tmp_path: Path) -> None:
+    made = rendered(cluster, values, tmp_path)
+    assert made.returncode == 0, made.stderr
+    tried = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", given=made.stdout)
+    assert tried.returncode == 0, tried.stderr
+    assert "*" not in [word for line in made.stdout.splitlines() if "verbs:" in line for word in line.split()]
+
+
+@pytest.mark.parametrize("values", REFUSED.values(), ids=REFUSED)
+def test_values_that_mean_nothing_are_refused(
+    cluster: Cluster, values: dict[str, Any], tmp_path: Path
+) -> None:
+    made = rendered(cluster, values, tmp_path)
+    assert made.returncode != 0
+    assert "values don't meet the specifications of the schema" in made.stderr
