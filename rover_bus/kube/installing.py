@@ -1,4 +1,4 @@
-"""What an installation needs before its pods start, and what is left of it after they are gone (docs/design/0060).
+"""What an installation needs before its pods start, and what is left of it after they are gone (docs/design/0061).
 
 Called by `rover kube prepare` and `rover kube clean`, which are hooks of the Helm chart. Each may be repeated: what is there stays.
 """
