@@ -24,30 +24,30 @@ MEMORY = ("requests.memory", "memory", "limits.memory")
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class NodeRoom:
     """Cores, and bytes."""
 
     cores: float = 0.0
     memory_bytes: float = 0.0
 
-    def __add__(self, other: Room) -> Room:
-        return Room(self.cores + other.cores, self.memory_bytes + other.memory_bytes)
+    def __add__(self, other: NodeRoom) -> NodeRoom:
+        return NodeRoom(self.cores + other.cores, self.memory_bytes + other.memory_bytes)
 
-    def __sub__(self, other: Room) -> Room:
-        return Room(max(self.cores - other.cores, 0.0), max(self.memory_bytes - other.memory_bytes, 0.0))
+    def __sub__(self, other: NodeRoom) -> NodeRoom:
+        return NodeRoom(max(self.cores - other.cores, 0.0), max(self.memory_bytes - other.memory_bytes, 0.0))
 
-    def within(self, other: Room) -> Room:
+    def within(self, other: NodeRoom) -> NodeRoom:
         """Return no more than that."""
-        return Room(min(self.cores, other.cores), min(self.memory_bytes, other.memory_bytes))
+        return NodeRoom(min(self.cores, other.cores), min(self.memory_bytes, other.memory_bytes))
 
 
 class OtherPods:
     """What pods that are none of ours ask for, by node and by namespace."""
 
     def __init__(self) -> None:
-        self._pods: dict[Ref, tuple[str, Room]] = {}
-        self._by_node: dict[str, Room] = {}
-        self._by_namespace: dict[str, Room] = {}
+        self._pods: dict[Ref, tuple[str, NodeRoom]] = {}
+        self._by_node: dict[str, NodeRoom] = {}
+        self._by_namespace: dict[str, NodeRoom] = {}
 
     def take(self, ref: Ref, pod: Pod | None) -> bool:
         """A pod is so now, None: it is gone. Returns whether that changes any room."""
@@ -63,15 +63,15 @@ class OtherPods:
                 self._add(self._by_namespace, ref.namespace, each[1], sign)
         return True
 
-    def on(self, node: str) -> Room:
-        return self._by_node.get(node, Room())
+    def on(self, node: str) -> NodeRoom:
+        return self._by_node.get(node, NodeRoom())
 
-    def of(self, namespace: str) -> Room:
-        return self._by_namespace.get(namespace, Room())
+    def of(self, namespace: str) -> NodeRoom:
+        return self._by_namespace.get(namespace, NodeRoom())
 
     @staticmethod
-    def _add(sums: dict[str, Room], key: str, room: Room, sign: int) -> None:
-        before = sums.get(key, Room())
+    def _add(sums: dict[str, NodeRoom], key: str, room: NodeRoom, sign: int) -> None:
+        before = sums.get(key, NodeRoom())
         sums[key] = before + room if sign > 0 else before - room
 
 
@@ -79,21 +79,21 @@ def _is_ours(pod: Pod) -> bool:
     return all(pod.metadata.labels.get(key) == value for key, value in OURS.items())
 
 
-def asked_by(pod: Pod) -> Room:
+def asked_by(pod: Pod) -> NodeRoom:
     """Return what the containers of a pod ask for together."""
     asked = [each.resources.requests for each in pod.spec.containers]
-    return Room(
+    return NodeRoom(
         sum(quantity(each.get("cpu", "0")) for each in asked),
         sum(quantity(each.get("memory", "0")) for each in asked),
     )
 
 
-def allowed(namespaces: Iterable[str], quotas: Iterable[Quota], others: OtherPods) -> Room:
+def allowed(namespaces: Iterable[str], quotas: Iterable[Quota], others: OtherPods) -> NodeRoom:
     """Return what quotas leave to members in these namespaces together: everything where one of them has none."""
-    quotas, total = list(quotas), Room()
+    quotas, total = list(quotas), NodeRoom()
     for namespace in namespaces:
         own = [each for each in quotas if each.metadata.namespace == namespace and not each.spec.is_scoped]
-        bound = Room(_least(own, CORES), _least(own, MEMORY))
+        bound = NodeRoom(_least(own, CORES), _least(own, MEMORY))
         total = total + (bound - others.of(namespace))
     return total
 
@@ -105,15 +105,15 @@ def _least(quotas: Iterable[Quota], keys: tuple[str, ...]) -> float:
     )
 
 
-def share_out(nodes: Mapping[str, KubeNode], others: OtherPods, left: Room) -> dict[str, HostCapacity]:
+def share_out(nodes: Mapping[str, KubeNode], others: OtherPods, left: NodeRoom) -> dict[str, HostCapacity]:
     """Return the capacity of each node. Quotas hold for all of them together: node after node has what it can while any is left."""
     found: dict[str, HostCapacity] = {}
     for name in sorted(nodes):
         has = nodes[name].status.allocatable
         whole = (
-            Room()
+            NodeRoom()
             if nodes[name].spec.unschedulable
-            else Room(quantity(has.get("cpu", "0")), quantity(has.get("memory", "0")))
+            else NodeRoom(quantity(has.get("cpu", "0")), quantity(has.get("memory", "0")))
         )
         room = (whole - others.on(name)).within(left)
         left = left - room

@@ -20,7 +20,7 @@ from rover_bus.kube.kinds import (
     Ref,
 )
 from rover_bus.kube.pods import OF_MEMBERS
-from rover_bus.kube.rooms import UNBOUND, OtherPods, Room, allowed, share_out
+from rover_bus.kube.rooms import UNBOUND, NodeRoom, OtherPods, allowed, share_out
 
 GIB = 1 << 30
 NODES = {
@@ -41,7 +41,7 @@ def pod(node: str = "a", *, ours: bool = False, phase: str = "Running", **asked:
     )
 
 
-def capacity(others: OtherPods, left: Room = Room(UNBOUND, UNBOUND)) -> dict[str, tuple[float, int]]:  # noqa: B008 - a value
+def capacity(others: OtherPods, left: NodeRoom = NodeRoom(UNBOUND, UNBOUND)) -> dict[str, tuple[float, int]]:  # noqa: B008 - a value
     return {
         name: (each.cores, each.memory_bytes // GIB) for name, each in share_out(NODES, others, left).items()
     }
@@ -73,22 +73,24 @@ def quota(namespace: str = "team", scopes: tuple[str, ...] = (), **hard: Any) ->
 def test_quotas_hold_for_all_nodes_together() -> None:
     others = OtherPods()
     left = allowed(["team"], [quota(requests_cpu="10", limits_cpu="6", memory="20Gi")], others)
-    assert left == Room(6.0, 20.0 * GIB), "the strictest of them"
+    assert left == NodeRoom(6.0, 20.0 * GIB), "the strictest of them"
     assert capacity(others, left) == {"a": (4.0, 8), "b": (2.0, 8), "c": (0.0, 0)}
     others.take(Ref("team", "p"), pod("elsewhere", cpu="3", memory="10Gi"))
     others.take(Ref("others", "p"), pod("elsewhere", cpu="1", memory="1Gi"))
-    assert allowed(["team"], [quota(requests_cpu="6", memory="20Gi")], others) == Room(3.0, 10.0 * GIB)
+    assert allowed(["team"], [quota(requests_cpu="6", memory="20Gi")], others) == NodeRoom(3.0, 10.0 * GIB)
 
 
 def test_a_namespace_without_a_quota_and_a_quota_of_some_pods_bind_nothing() -> None:
     own = quota(cpu="2")
-    assert allowed(["team"], [own], OtherPods()) == Room(2.0, UNBOUND)
-    assert allowed(["team", "others"], [own], OtherPods()) == Room(UNBOUND, UNBOUND)
-    assert allowed(["team"], [quota(scopes=("BestEffort",), cpu="2")], OtherPods()) == Room(UNBOUND, UNBOUND)
-    assert allowed([""], [own], OtherPods()) == Room(UNBOUND, UNBOUND)
+    assert allowed(["team"], [own], OtherPods()) == NodeRoom(2.0, UNBOUND)
+    assert allowed(["team", "others"], [own], OtherPods()) == NodeRoom(UNBOUND, UNBOUND)
+    assert allowed(["team"], [quota(scopes=("BestEffort",), cpu="2")], OtherPods()) == NodeRoom(
+        UNBOUND, UNBOUND
+    )
+    assert allowed([""], [own], OtherPods()) == NodeRoom(UNBOUND, UNBOUND)
 
 
 def test_a_kubelet_holds_members_to_their_cores() -> None:
-    assert share_out(NODES, OtherPods(), Room(UNBOUND, UNBOUND))["a"] == HostCapacity(
+    assert share_out(NODES, OtherPods(), NodeRoom(UNBOUND, UNBOUND))["a"] == HostCapacity(
         cores=4.0, memory_bytes=8 * GIB, cores_bind=True
     )
