@@ -27,7 +27,7 @@ from rover_bus.flash.places import directories_of
 from rover_bus.kube.kinds import ContainerStatus, Json, Metadata, Owner, Pod, Ref
 from rover_bus.kube.object import API_VERSION, KIND
 from rover_bus.kube.roverjobs import RoverJob
-from rover_bus.kube.templates import MAIN, template_of
+from rover_bus.kube.templates import MAIN, checked, template_of
 from rover_bus.node.affinity import threads
 from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
 
@@ -97,7 +97,7 @@ def read_template(file: str) -> dict[str, Json]:
         template = msgspec.yaml.decode(Path(file).read_bytes(), type=Json)
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(f"{file} holds no pod template ({error}): it has `metadata` and `spec`") from error
-    return dict.fromkeys(get_args(Role), template)
+    return dict.fromkeys(get_args(Role), checked(template, file))
 
 
 # -- names -------------------------------------------------------------------------------------------------------------------

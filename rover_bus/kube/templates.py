@@ -52,18 +52,28 @@ class _Template(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-def check(template: Any, where: str) -> None:
-    """Raise InputError for what no pod can be put together from."""
+def checked(template: Any, where: str) -> Json:
+    """Return a template without nulls, which mean nothing. Raises InputError for what no pod can be put together from."""
+    made: Json = _without_nulls(template)
     try:
-        msgspec.convert(template, _Template)
+        msgspec.convert(made, _Template)
     except msgspec.ValidationError as error:
         raise InputError(f"{where} is no pod template: {error}") from error
+    return made
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return value
 
 
 def check_templates(spec: Mapping[str, Any]) -> None:
     """Check the templates of an object's spec. Raises InputError."""
     for role in ROLES:
-        check((spec.get("templates") or {}).get(role) or {}, f"templates.{role}")
+        checked((spec.get("templates") or {}).get(role) or {}, f"templates.{role}")
 
 
 def template_of(base: Json, object_: RoverJob | None, role: Role) -> Json:
@@ -71,8 +81,7 @@ def template_of(base: Json, object_: RoverJob | None, role: Role) -> Json:
     if object_ is None:
         return base
     own = (object_.spec.get("templates") or {}).get(NAMES[role]) or {}
-    check(own, f"templates.{NAMES[role]} of {object_.metadata.ref}")
-    made = _merged(base, own)
+    made = _merged(base, checked(own, f"templates.{NAMES[role]} of {object_.metadata.ref}"))
     spec = made["spec"]
     if name := object_.spec.get("priorityClassName"):
         spec.setdefault("priorityClassName", name)

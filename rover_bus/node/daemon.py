@@ -134,12 +134,8 @@ class Daemon:
 
         Where a successor is to come, both stay: it finds the members, and the host's name is free for it.
         """
-        try:
-            await self._platform.adopt()
-            await self._presence.claim()
-        except BaseException:
-            self._platform.release()
-            raise
+        if not await self._come_in(stop):
+            return  # as when there never was a broker: what ran here ends with its shims, or is a successor's
         self._bus.on_connection(self._on_connection)
         self._register()
         works = [
@@ -162,6 +158,28 @@ class Daemon:
             raise
         finally:
             await self._close(tasks, then)
+
+    async def _come_in(self, stop: asyncio.Event) -> bool:
+        """Find what runs here and take the host's name, whenever the bus lets us; False where `stop` came first."""
+        coming = self._loop.create_task(self._adopt_and_claim())
+        stopped = self._loop.create_task(stop.wait())
+        came = False
+        try:
+            await asyncio.wait([coming, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if coming.done():
+                coming.result()
+                came = True
+            return came
+        finally:
+            for task in (coming, stopped):
+                task.cancel()
+            await asyncio.gather(coming, stopped, return_exceptions=True)
+            if not came:
+                self._platform.release()
+
+    async def _adopt_and_claim(self) -> None:
+        await self._platform.adopt()
+        await self._presence.claim()
 
     async def _until(self, stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
         stopped = self._loop.create_task(stop.wait())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from rover_bus.events.identity import DesiredMember, Member, Role
 from rover_bus.kube.kinds import Metadata, Ref
 from rover_bus.kube.known_objects import Objects, ObjectSeen, evolve
 from rover_bus.kube.object import STORAGE_MOUNT
-from rover_bus.kube.pods import PodSettings, manifest, owners_of, ref_of
+from rover_bus.kube.pods import PodSettings, manifest, owners_of, read_template, ref_of
 from rover_bus.kube.roverjobs import RoverJob
 from rover_bus.kube.templates import template_of
 from rover_bus.node.port import Incarnation
@@ -123,3 +124,19 @@ def test_what_is_no_template_is_said_and_makes_no_pod(template: Any) -> None:
     assert "templates.worker is no pod template" in state.known[Ref("team", "clicks")].invalid
     with pytest.raises(InputError, match="no pod template"):
         template_of({}, object_, "worker")
+
+
+def test_a_null_in_a_template_means_nothing_and_what_is_none_is_said_by_its_file(tmp_path: Path) -> None:
+    """Helm writes `env: null` for a value that is empty."""
+    file = tmp_path / "template.yaml"
+    file.write_text(
+        "spec:\n  containers:\n  - {name: main, env: null, volumeMounts: null}\n  volumes: null\n"
+    )
+    base = read_template(str(file))["worker"]
+    assert base == {"spec": {"containers": [{"name": "main"}]}}
+    team = {"spec": {"tolerations": None, "containers": [{"name": "main", "env": None}]}}
+    object_ = RoverJob(metadata=Metadata(name="j", namespace="n"), spec={"templates": {"worker": team}})
+    assert template_of(base, object_, "worker")["spec"] == {"containers": [{"name": "main"}]}
+    file.write_text("spec:\n  containers: main\n")
+    with pytest.raises(InputError, match=r"template\.yaml is no pod template"):
+        read_template(str(file))
