@@ -139,9 +139,12 @@ def test_where_a_host_stands_and_where_it_stages_is_said_by_the_environment(
     monkeypatch.setenv("ROVER_DOMAIN", "rack-7")
     monkeypatch.setenv("ROVER_SHM", str(tmp_path / "shm"))
     with RunningStack(tmp_path / "state") as stack:
-        told = rover("events", "-k", "host.registered", "--json", home=stack.home.root)
-        first, *_ = told.stdout.splitlines()  # it registers again when more is known of the host
-        assert json.loads(first)["body"]["domain"] == "rack-7"
+
+        def opened() -> list[str]:
+            told = rover("events", "-k", "host.storage_opened", "--json", home=stack.home.root)
+            return [json.loads(line)["body"]["domain"] for line in told.stdout.splitlines()]
+
+        until(lambda: opened() == ["rack-7"], "the host's storage", 0.5)
         daemon = psutil.Process(stack.pids()["daemon"]).environ()
         assert daemon["ROVER_SHM"] == str(tmp_path / "shm")
 

@@ -10,16 +10,19 @@ import pytest
 
 from rover_bus.events.bus import Start, Stored
 from rover_bus.events.nats_follow import NatsFollower
+from rover_bus.events.nats_wire import PLAIN
 
 
 class Broker:
     """As much of a connection as a follower needs, to a stream that ends at `last`."""
 
+    ways = PLAIN
+
     def __init__(self, last: int) -> None:
         self.last, self.asked = last, list[int]()
         self.deliver: Any = None
 
-    def new_inbox(self) -> str:
+    def delivery_inbox(self) -> str:
         return "inbox"
 
     async def listen(self, subject: str, callback: Any) -> Any:
