@@ -53,9 +53,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Cluster:
-    """The cluster, with our resource."""
+    """The cluster, with our resource; tests of the chart take it away."""
     applied = cluster.kubectl("apply", "-f", "-", given=json.dumps(resource_definition()))
     assert applied.returncode == 0, applied.stderr
     name = resource_definition()["metadata"]["name"]

@@ -48,7 +48,18 @@ def release(
     assert done.returncode == 0, done.stderr + told(made)
     yield made
     made.uninstall()
-    cluster.kubectl("delete", "crd", DEFINITION, "--wait=false")
+    remove_definition(cluster)
+
+
+def remove_definition(cluster: Cluster) -> None:
+    """Take our resource away, with what other tests left of it: no operator is there that would let their objects go."""
+    listed = cluster.kubectl("get", "rj", "--all-namespaces", "-o", "json")
+    for each in json.loads(listed.stdout)["items"]:
+        about = each["metadata"]
+        patch = ("--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+        cluster.kubectl("-n", about["namespace"], "patch", "rj", about["name"], *patch)
+    gone = cluster.kubectl("delete", "crd", DEFINITION, "--timeout=60s")
+    assert gone.returncode == 0, gone.stderr
 
 
 def told(release: Release) -> str:
