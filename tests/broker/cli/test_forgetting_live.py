@@ -17,7 +17,7 @@ from rover_bus.cli.own_broker import OwnBroker
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import facts, subjects
 from rover_bus.events.errors import StreamFull
-from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, StartFrom
+from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, StartFrom, WorkersSpec
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import FACTS, LOG
 
@@ -64,9 +64,11 @@ class Scene:
 
 
 def spec(name: str, store: Path, start_from: StartFrom | None = None) -> JobSpec:
+    """A job that no host has room for: it waits for as long as a test needs it."""
     return JobSpec(
         name=name,
         program=["x"],
+        workers=WorkersSpec(cores=100_000.0),
         data=DataSpec(train="t"),
         checkpoint=CheckpointSpec(path=str(store)),
         start_from=start_from,
