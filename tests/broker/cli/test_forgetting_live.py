@@ -17,7 +17,7 @@ from rover_bus.cli.own_broker import OwnBroker
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import facts, subjects
 from rover_bus.events.errors import StreamFull
-from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, StartFrom, WorkersSpec
+from rover_bus.events.job import CheckpointSpec, DataSpec, JobSpec, StartFrom
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import FACTS, LOG
 
@@ -64,11 +64,9 @@ class Scene:
 
 
 def spec(name: str, store: Path, start_from: StartFrom | None = None) -> JobSpec:
-    """A job that no host has room for: it waits for as long as a test needs it."""
     return JobSpec(
         name=name,
         program=["x"],
-        workers=WorkersSpec(cores=100_000.0),
         data=DataSpec(train="t"),
         checkpoint=CheckpointSpec(path=str(store)),
         start_from=start_from,
@@ -77,7 +75,8 @@ def spec(name: str, store: Path, start_from: StartFrom | None = None) -> JobSpec
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with RunningStack(tmp_path / "state", broker=OwnBroker(max_file_store_bytes=6 << 20)):
+    # Without a Brain nothing runs: a job that is told of neither begins nor ends.
+    with RunningStack(tmp_path / "state", broker=OwnBroker(max_file_store_bytes=6 << 20), brain=None):
         made = Scene(tmp_path)
         made.publish(
             facts.JobSubmitted(job="old", uid=UID, spec=spec("old", tmp_path / "store")),
