@@ -10,10 +10,18 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from rover_bus.events.errors import InputError
 
 MOST_SECRET_BYTES = 256
+
+
+class CertificateFiles(NamedTuple):
+    """Where what a socket shows and proves is."""
+
+    certificate: Path
+    key: Path
 
 
 def read_or_make(path: Path, make: Callable[[], str]) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
 from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES, RoleName
-from rover_bus.auth.secret_files import read_or_make, write_secret
+from rover_bus.auth.secret_files import CertificateFiles, read_or_make, write_secret
 from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.users import GivenUser, GivenUsers
 from rover_bus.events import credentials
@@ -63,13 +63,6 @@ def observers_of(tenant: str) -> str:
 def accounts_of(tenant: str) -> tuple[str, str, str]:
     """Return the keys of all accounts of a tenant, each after those that it imports from."""
     return account_of(tenant), members_of(tenant), observers_of(tenant)
-
-
-class CertificateFiles(NamedTuple):
-    """Where what a socket shows and proves is."""
-
-    certificate: Path
-    key: Path
 
 
 class RunOfJob(NamedTuple):

@@ -11,20 +11,19 @@ import asyncio
 from collections.abc import Callable
 
 from rover_bus.events.bus import Bus
-from rover_bus.events.codec import encode
-from rover_bus.events.errors import RoverError
 from rover_bus.events.host_facts import HostFact
-from rover_bus.events.logs import get_logger
-from rover_bus.events.subjects import host_profile, split_job
+from rover_bus.events.profiles import HostProfile
+from rover_bus.events.subjects import split_job
 from rover_bus.node.host import Host
 from rover_bus.node.local.capacity import read_whole_machine
 from rover_bus.node.local.sampling import MachineSampler
 from rover_bus.node.outbox import Letter, Outboxes
+from rover_bus.node.samples import publish_samples
 from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.node.tenants import WatchedTenants
+from rover_bus.node.turns import run_until
 
 FLUSH_S = 5.0
-log = get_logger("rover.node")
 
 
 class NodeAgent:
@@ -41,32 +40,25 @@ class NodeAgent:
         works = [self._outboxes.run(), self._tenants.run(), self._persister.run()]
         works += [self._sample()] if self._host.settings.hosts.sample_every_s else []
         tasks = [asyncio.create_task(work) for work in works]
-        stopped = asyncio.create_task(stop.wait())
         try:
             ready()
-            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stopped}:
-                task.result()  # a task that ends is an error of ours: say it instead of living on without it
+            await run_until(stop, tasks)
         finally:
             await self._persister.close()
             await self._outboxes.flush(FLUSH_S)
-            for task in (stopped, *tasks):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(stopped, *tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _post(self, fact: HostFact, what: str, job: str) -> None:
         tenant, bare = split_job(job)
         self._outboxes.post(Letter(fact, f"{self._host.name}.{what}", bare), tenant)
 
     async def _sample(self) -> None:
-        """Publish a window of the machine every `sample_every_s`; a lost one is not sent again."""
         machine, host = read_whole_machine(), self._host.name
         sampler = MachineSampler(machine)
-        while True:
-            sample = sampler.take(host, machine.capacity)
-            try:
-                if sample is not None:
-                    await self._bus.publish(host_profile(host), encode(sample))
-            except RoverError as error:
-                log.debug("a sample is lost", why=str(error))
-            await asyncio.sleep(self._host.settings.hosts.sample_every_s)
+
+        async def measure() -> HostProfile | None:
+            return sampler.take(host, machine.capacity)
+
+        await publish_samples(self._bus, host, self._host.settings.hosts.sample_every_s, measure)

@@ -14,16 +14,15 @@ from collections.abc import Callable, Sized
 
 from rover_bus.events import facts, host_facts
 from rover_bus.events.bus import Bus, ConnectionState, Stored
-from rover_bus.events.codec import encode
 from rover_bus.events.deciding import Decider, WakeAt
-from rover_bus.events.errors import BadMessage, RoverError
+from rover_bus.events.errors import BadMessage
 from rover_bus.events.identity import Exit, Member, Process, Resources
 from rover_bus.events.logs import get_logger
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramReply
 from rover_bus.events.reading import read_fact
 from rover_bus.events.settings import changed
-from rover_bus.events.subjects import everywhere, host_profile, job_facts, split_job
+from rover_bus.events.subjects import everywhere, job_facts, split_job
 from rover_bus.node.decider import (
     Adjust,
     Effect,
@@ -64,11 +63,12 @@ from rover_bus.node.port import (
 from rover_bus.node.presence import Presence
 from rover_bus.node.programs import Trial, program_fact
 from rover_bus.node.questions import answer_logs, answer_programs
+from rover_bus.node.samples import publish_samples
 from rover_bus.node.spares import Drop, MemoryPressed, Prepare, Spares, is_pressed, spare_fact
 from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.node.storage.state import Cut
 from rover_bus.node.tenants import WatchedTenants, seen_by
-from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn
+from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, ends_before, run_until
 
 FOLLOWED = (
     facts.JobSubmitted,
@@ -78,7 +78,6 @@ FOLLOWED = (
     facts.JobEnded,
     facts.JobForgotten,
 )
-FIRST_SAMPLE_S = 1.0
 REACTION_S = 15.0  # of a master to an end: received in milliseconds, or after a take-over
 FLUSH_S = 5.0
 DRAIN_LOOK_S = 0.02
@@ -116,9 +115,8 @@ class Daemon:
         self._turns = Turns(self._decide)
         self._closing = False
         self._unreported: set[tuple[str, str, Member]] = set()
-        self._overtaken: dict[
-            tuple[str, str, Member], float
-        ] = {}  # desired, but ended: when that is published again
+        # desired, but ended: when that is published again
+        self._overtaken: dict[tuple[str, str, Member], float] = {}
         self._registrations = 0
         self._trials_published = 0
         self._failing = FailingJobs(host.name, f"turn_failed.{host.daemon}", self._post)
@@ -152,7 +150,7 @@ class Daemon:
         tasks = [self._loop.create_task(work) for work in works]
         try:
             ready()
-            await self._until(stop, tasks)
+            await run_until(stop, tasks)
         except Exception:
             then = "leave" if then == "drain" else then  # an error of ours is no reason to end training
             raise
@@ -161,34 +159,17 @@ class Daemon:
 
     async def _come_in(self, stop: asyncio.Event) -> bool:
         """Find what runs here and take the host's name, whenever the bus lets us; False where `stop` came first."""
-        coming = self._loop.create_task(self._adopt_and_claim())
-        stopped = self._loop.create_task(stop.wait())
         came = False
         try:
-            await asyncio.wait([coming, stopped], return_when=asyncio.FIRST_COMPLETED)
-            if coming.done():
-                coming.result()
-                came = True
+            came = await ends_before(stop, self._adopt_and_claim())
             return came
         finally:
-            for task in (coming, stopped):
-                task.cancel()
-            await asyncio.gather(coming, stopped, return_exceptions=True)
             if not came:
                 self._platform.release()
 
     async def _adopt_and_claim(self) -> None:
         await self._platform.adopt()
         await self._presence.claim()
-
-    async def _until(self, stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
-        stopped = self._loop.create_task(stop.wait())
-        try:
-            done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stopped}:
-                task.result()  # a task that ends is an error of ours: say it instead of living on without it
-        finally:
-            stopped.cancel()
 
     async def _close(self, tasks: list[asyncio.Task[None]], then: Departure) -> None:
         self._closing = True
@@ -508,21 +489,10 @@ class Daemon:
     # -- samples -------------------------------------------------------------------------------------------------------
 
     async def _sample(self) -> None:
-        """Publish a window of the host and its members every `sample_s`; a lost one is not sent again."""
-        await self._platform.measure(self._host.name)
-        wait_s = FIRST_SAMPLE_S
-        while True:
-            await asyncio.sleep(wait_s)
-            wait_s, sample = (
-                self._host.settings.hosts.sample_every_s,
-                await self._platform.measure(self._host.name),
-            )
-            try:
-                if sample is not None:
-                    self._look_at_memory(sample)
-                    await self._bus.publish(host_profile(self._host.name), encode(sample))
-            except RoverError as error:
-                log.debug("a sample is lost", why=str(error))
+        host, every_s = self._host.name, self._host.settings.hosts.sample_every_s
+        await publish_samples(
+            self._bus, host, every_s, lambda: self._platform.measure(host), self._look_at_memory
+        )
 
     def _look_at_memory(self, sample: HostProfile) -> None:
         before = self.state.spares.pressed

@@ -7,8 +7,8 @@ asked for twice are the same mistake in either.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 from rover_bus.events import positions
 from rover_bus.events.bus import Bus, ConnectionState, Start, Stored, Subscription
@@ -216,3 +216,28 @@ async def insist(call: Callable[[], Awaitable[T]]) -> T:
         except BusError as error:
             log.warning("the bus does not answer yet", why=str(error))
             await asyncio.sleep(AGAIN_S)
+
+
+async def ends_before(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do a work; False where `stop` came first: it is called off then. Raises what it raised."""
+    working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
+    finally:
+        for task in (working, stopped):
+            task.cancel()
+        await asyncio.gather(working, stopped, return_exceptions=True)
+
+
+async def run_until(stop: asyncio.Event, tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Let tasks that never end run until `stop`. Raises what one of them raised."""
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        done, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopped}:
+            task.result()  # a task that ends is an error of ours: say it instead of living on without it
+    finally:
+        stopped.cancel()
