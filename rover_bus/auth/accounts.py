@@ -23,6 +23,7 @@ from rover_bus.auth.roles import (
     Account,
     RoleName,
     crossings,
+    of_page,
 )
 from rover_bus.events.nats_jetstream import API, bucket_stream
 from rover_bus.events.streams import FACTS, LOG, LOOKED_UP, PROFILES
@@ -85,6 +86,7 @@ def control_claims(signers: Iterable[Signer], tenants: Mapping[str, str]) -> dic
         _export(subject, kind) for subject, kind in _crossing() if not _is_within(subject, kind, _SHOWN)
     ]
     exports += [_export(subject, kind, answers) for subject, (kind, answers) in _SHOWN.items()]
+    exports += [_export(subject, "service") for subject in of_page()]
     imports = []
     if tenants:
         exports += [_export(of_tenant("*", each), "service") for each in (_DAEMONS, _KEEPER)]
@@ -138,10 +140,14 @@ def observers_claims(
             _import(each, "service", control, each) for each in (*_read_in(EVERY_STREAM), ABOUT_SERVICES)
         ]
         imports += [_import(EVERYTHING, "stream", control, EVERYTHING)]
+        imports += [_import(each, "service", control, each) for each in of_page()]
         imports += [
-            _import(each, "service", key, of_tenant(named, each))
+            _import(each, "service", key, local)
             for named, key in sorted(accounts.items())
-            for each in _READ
+            for each, local in (
+                *((each, of_tenant(named, each)) for each in _READ),
+                *((each, into_tenant(named, each)) for each in of_page()),
+            )
         ]
     else:
         imports = [_import(each, "service", accounts[tenant], each) for each in _read_in(OF_TENANTS)]

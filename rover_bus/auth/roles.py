@@ -22,7 +22,9 @@ from rover_bus.events.facts import (
     BrainFact,
     JobForgotten,
     JobStopRequested,
+    PlanApproved,
     PlanProposed,
+    PlanRejected,
     RuleSwitchedOff,
     RuleSwitchedOn,
     SlotsMoveRequested,
@@ -51,7 +53,17 @@ from rover_bus.events.streams import FACTS as FACT_STREAM
 Action = Literal["publish", "subscribe", "request", "stream API"]
 Account = Literal["control", "tenant", "members", "observers"]
 RoleName = Literal[
-    "brain", "daemon", "master", "worker", "ps", "operator", "observer", "joiner", "submitter", "viewer"
+    "brain",
+    "daemon",
+    "master",
+    "worker",
+    "ps",
+    "operator",
+    "observer",
+    "web",
+    "joiner",
+    "submitter",
+    "viewer",
 ]
 MEMBER_ROLES: tuple[RoleName, ...] = ("master", "worker", "ps")
 TENANT_ROLES: tuple[RoleName, ...] = ("submitter", "viewer")  # people, and programs for people, of one tenant
@@ -230,6 +242,7 @@ OF_DAEMONS = tuple(
 )
 OF_PEOPLE = tuple(each for each in ASKED if each is not PlanProposed)
 OF_SUBMITTERS = tuple(each for each in OF_PEOPLE if each is not JobForgotten)
+OF_PAGE: tuple[type[Fact], ...] = (PlanApproved, PlanRejected)  # what people say on the page
 OF_PEOPLE_ON_CLUSTER = tuple(each for each in _EVERY_FACT if issubclass(each, ClusterFact))
 ABOUT_SERVICES = "$SRV.>"  # `nats micro ls | info | stats`
 PURGE, FORGET = "purge", "forget"  # methods of the keeper
@@ -391,6 +404,17 @@ OBSERVER = Role(
     ),
 )
 
+WEB = Role(
+    "web",
+    "observers",
+    "serves HTTP: it looks as an observer does, and stores what people say of plans",
+    (
+        *OBSERVER.rights,
+        *_publish("what people say of plans", *_job_kinds("*", OF_PAGE)),
+        *_in_tenants(_publish("what people say of plans of tenants", *_job_kinds("*", OF_PAGE))),
+    ),
+)
+
 JOINER = Role(
     "joiner",
     "members",
@@ -427,9 +451,14 @@ VIEWER = Role(
 
 ROLES: dict[RoleName, Role] = {
     role.name: role
-    for role in (BRAIN, DAEMON, MASTER, WORKER, SERVER, OPERATOR, OBSERVER, JOINER, SUBMITTER, VIEWER)
+    for role in (BRAIN, DAEMON, MASTER, WORKER, SERVER, OPERATOR, OBSERVER, WEB, JOINER, SUBMITTER, VIEWER)
 }
 assert set(ROLES) == set(get_args(RoleName))
+
+
+def of_page() -> tuple[str, ...]:
+    """Return where what people say on the page is stored: subjects of the account that holds the job's facts."""
+    return _job_kinds("*", OF_PAGE)
 
 
 def crossings() -> tuple[list[str], list[str]]:

@@ -371,7 +371,7 @@ class Vault:
             if role not in (*MEMBER_ROLES, *TENANT_ROLES, "joiner"):
                 tags = {"host": host} if "host" in ROLES[role].tags else {}
                 made = self._user(role, role, self._seed(f"role-{role}"), tags)
-                if role != "observer":
+                if not made.only_looks:
                     made = replace(made, messages=self.message_secret("control"))
                 write_secret(self.credentials_file(role, host), credentials.write(made))
 

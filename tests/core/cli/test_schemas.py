@@ -79,7 +79,7 @@ def test_a_channel_names_the_roles_that_the_broker_lets_speak_there() -> None:
     assert channels["members.desired.v1"]["x-publishers"] == ["master"]
     assert channels["host_join_asked.v1"] == channels["host_join_asked.v1"] | {
         "x-publishers": ["joiner"],
-        "x-subscribers": ["brain", "operator", "observer", "submitter", "viewer"],
+        "x-subscribers": ["brain", "operator", "observer", "web", "submitter", "viewer"],
     }
     assert channels["log_asked.v1"]["x-publishers"] == ["operator", "submitter", "viewer"]
     silent = [tag for tag, channel in channels.items() if tag != "replies" and not channel["x-publishers"]]
