@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from rover_bus.auth.roles import ROLES, Right, Role, filled
+from rover_bus.auth.rights import Right, Role, filled
+from rover_bus.auth.roles import ROLES
 
 PAGE = Path(__file__).parent / "rights.md"
 HEAD = """\

@@ -13,18 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rover_bus.auth import tokens
-from rover_bus.auth.roles import (
-    ABOUT_SERVICES,
-    EVERY_STREAM,
-    JOB,
-    OF_TENANTS,
-    ROLES,
-    STORE,
-    Account,
-    RoleName,
-    crossings,
-    of_page,
-)
+from rover_bus.auth.rights import JOB, Account, RoleName
+from rover_bus.auth.roles import ABOUT_SERVICES, EVERY_STREAM, OF_TENANTS, ROLES, STORE, crossings, of_page
 from rover_bus.events.nats_jetstream import API, bucket_stream
 from rover_bus.events.streams import FACTS, LOG, LOOKED_UP, PROFILES
 from rover_bus.events.subjects import (

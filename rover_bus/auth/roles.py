@@ -10,12 +10,12 @@ subject was named, whatever the rights of the asker: behind an import it comes b
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import replace
+from typing import get_args
 
+from rover_bus.auth.rights import HOST, JOB, USER, Right, Role, RoleName, filled
 from rover_bus.events import subjects
 from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS, CheckpointRequested
-from rover_bus.events.credentials import INBOX
 from rover_bus.events.fact import Fact, MasterFact
 from rover_bus.events.facts import (
     FACTS,
@@ -29,7 +29,13 @@ from rover_bus.events.facts import (
     RuleSwitchedOn,
     SlotsMoveRequested,
 )
-from rover_bus.events.host_facts import BrainHostFact, ClusterFact, HostFact
+from rover_bus.events.host_facts import (
+    BrainHostFact,
+    ClusterFact,
+    HostFact,
+    HostStorageOpened,
+    HostTurnFailed,
+)
 from rover_bus.events.nats_jetstream import API, bucket_stream
 from rover_bus.events.reading import ASKED
 from rover_bus.events.streams import (
@@ -50,82 +56,9 @@ from rover_bus.events.streams import (
 )
 from rover_bus.events.streams import FACTS as FACT_STREAM
 
-Action = Literal["publish", "subscribe", "request", "stream API"]
-Account = Literal["control", "tenant", "members", "observers"]
-RoleName = Literal[
-    "brain",
-    "daemon",
-    "master",
-    "worker",
-    "ps",
-    "operator",
-    "observer",
-    "web",
-    "joiner",
-    "submitter",
-    "viewer",
-]
 MEMBER_ROLES: tuple[RoleName, ...] = ("master", "worker", "ps")
+ASKING_ROLES: tuple[RoleName, ...] = ("joiner", "applicant")  # what has no rights yet, and may ask for some
 TENANT_ROLES: tuple[RoleName, ...] = ("submitter", "viewer")  # people, and programs for people, of one tenant
-
-# What stands in a right for what a token's tags say; as names, so that the grammar takes them.
-JOB, HOST = "TAG-JOB", "TAG-HOST"
-_TAGS = {JOB: "job", HOST: "host"}
-USER = "ITS-OWN-KEY"  # what stands for the user's public key
-ANSWER_S = 120  # a lease request is held for a heartbeat before it is answered; the longest a job file can say is shorter
-
-
-@dataclass(frozen=True, slots=True)
-class Right:
-    """One subject that a role may use, and what for. `JOB`, `HOST` and `USER` in it are the user's own."""
-
-    action: Action
-    subject: str
-    purpose: str
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """What users of one kind may do. `answers`: whether they may answer what they are asked; `tags`: what a token must name."""
-
-    name: RoleName
-    account: Account
-    about: str
-    rights: tuple[Right, ...]
-    answers: bool = False
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags that the rights are filled in by."""
-        used = {token for right in self.rights for token in right.subject.split(".")}
-        return tuple(tag for token, tag in _TAGS.items() if token in used)
-
-    def permissions(self, job: str = JOB) -> dict[str, Any]:
-        """Return the rights as a signing key's template has them, of one job if it is named.
-
-        Each user may listen on an inbox of its own, and no other.
-        """
-        named = [(right.action, _template(filled(right.subject, job, HOST, USER))) for right in self.rights]
-        asks = [subject for action, subject in named if action != "subscribe"]
-        hears = [subject for action, subject in named if action == "subscribe"]
-        made: dict[str, Any] = {
-            "pub": {"allow": sorted(asks)},
-            "sub": {"allow": sorted([*hears, f"{INBOX}.{{{{subject()}}}}.>"])},
-        }
-        if self.answers:
-            made["resp"] = {"max": 1, "ttl": ANSWER_S * 1_000_000_000}
-        return made
-
-
-def _template(subject: str) -> str:
-    named = {USER: "{{subject()}}"} | {token: f"{{{{tag({tag})}}}}" for token, tag in _TAGS.items()}
-    return ".".join(named.get(token, token) for token in subject.split("."))
-
-
-def filled(subject: str, job: str = "", host: str = "", user: str = "") -> str:
-    """Return the subject that a right gives to a user with these tags and this key."""
-    named = {JOB: job, HOST: host, USER: user}
-    return ".".join(named.get(token, token) for token in subject.split("."))
 
 
 def _entry(bucket: str, key: str) -> str:
@@ -246,7 +179,7 @@ OF_PAGE: tuple[type[Fact], ...] = (PlanApproved, PlanRejected)  # what people sa
 OF_PEOPLE_ON_CLUSTER = tuple(each for each in _EVERY_FACT if issubclass(each, ClusterFact))
 ABOUT_SERVICES = "$SRV.>"  # `nats micro ls | info | stats`
 PURGE, FORGET = "purge", "forget"  # methods of the keeper
-JOIN = "join"  # of the registrar
+JOIN, AGENT_JOINS = "join", "agent"  # of registrars: of a host's daemon, of a node's agent
 STORE = ("INFO", "STREAM.NAMES", "STREAM.LIST")
 
 BRAIN = Role(
@@ -303,6 +236,33 @@ DAEMON = Role(
             (
                 *_publish("what happens to a tenant's members", *_host_kinds(HOST, OF_DAEMONS)),
                 *_publish("a last checkpoint of a tenant's job", *_job_kinds("*", (CheckpointRequested,))),
+                *_call("whether that is still stored", f"STREAM.MSG.GET.{FACT_STREAM}"),
+            )
+        ),
+    ),
+    answers=True,
+)
+
+OF_AGENTS: tuple[type[Fact], ...] = (
+    HostStorageOpened,
+    HostTurnFailed,
+    *(each for each in OF_DAEMONS if each in CHECKPOINT_FACTS),
+)
+
+AGENT = Role(
+    "agent",
+    "control",
+    "keeps the checkpoints that pods stage on one node, whose members an operator runs (0062)",
+    (
+        *_publish("what its storage does", *_host_kinds(HOST, OF_AGENTS)),
+        *_publish("samples of its host", subjects.host_profile(HOST)),
+        *_publish("how far it is", _entry(POSITIONS, f"all.{HOST}.*")),
+        *_subscribe("parts that servers restore from", *subjects.everywhere(subjects.daemon(HOST, "part"))),
+        *_subscribe("questions about services", ABOUT_SERVICES),
+        *_reading(FACT_STREAM, bucket_stream(TENANTS)),
+        *_in_tenants(
+            (
+                *_publish("what happens to a tenant's parts", *_host_kinds(HOST, OF_AGENTS)),
                 *_call("whether that is still stored", f"STREAM.MSG.GET.{FACT_STREAM}"),
             )
         ),
@@ -422,6 +382,24 @@ JOINER = Role(
     (*_request("to join", subjects.registrar(USER, JOIN)),),
 )
 
+APPLICANT = Role(
+    "applicant",
+    "members",
+    "an agent of a node that has no rights yet: it has the pass that all nodes share, and may ask, by the token of its pod",
+    (*_request("to be an agent", subjects.registrar(USER, AGENT_JOINS)),),
+)
+
+REGISTRAR = Role(
+    "registrar",
+    "control",
+    "what asks the API server which pod an agent is, beside an operator that leads",
+    (
+        *_subscribe("agents that ask", subjects.registrar("*", AGENT_JOINS)),
+        *_subscribe("questions about services", ABOUT_SERVICES),
+    ),
+    answers=True,
+)
+
 _OF_A_TENANT = (
     *_request("what members wrote", subjects.daemon("*", "log")),
     *_subscribe("everything of its tenant", "rover.>"),
@@ -451,7 +429,10 @@ VIEWER = Role(
 
 ROLES: dict[RoleName, Role] = {
     role.name: role
-    for role in (BRAIN, DAEMON, MASTER, WORKER, SERVER, OPERATOR, OBSERVER, WEB, JOINER, SUBMITTER, VIEWER)
+    for role in (
+        *(BRAIN, DAEMON, AGENT, MASTER, WORKER, SERVER, OPERATOR, REGISTRAR),
+        *(OBSERVER, WEB, JOINER, APPLICANT, SUBMITTER, VIEWER),
+    )
 }
 assert set(ROLES) == set(get_args(RoleName))
 

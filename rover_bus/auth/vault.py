@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
-from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES, RoleName
+from rover_bus.auth.rights import RoleName
+from rover_bus.auth.roles import ASKING_ROLES, MEMBER_ROLES, ROLES, TENANT_ROLES
 from rover_bus.auth.secret_files import CertificateFiles, read_or_make, write_secret
 from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.users import GivenUser, GivenUsers
@@ -368,7 +369,7 @@ class Vault:
         """Write those of the stack's own processes on a host, and of its people."""
         self._tell_public_keys()
         for role in ROLES:
-            if role not in (*MEMBER_ROLES, *TENANT_ROLES, "joiner"):
+            if role not in (*MEMBER_ROLES, *TENANT_ROLES, *ASKING_ROLES):
                 tags = {"host": host} if "host" in ROLES[role].tags else {}
                 made = self._user(role, role, self._seed(f"role-{role}"), tags)
                 if not made.only_looks:

@@ -5,7 +5,8 @@ Fed by the table of roles (auth/roles.py); feeds schemas.py. Apart because it is
 
 from __future__ import annotations
 
-from rover_bus.auth.roles import ROLES, filled
+from rover_bus.auth.rights import filled
+from rover_bus.auth.roles import ROLES
 from rover_bus.events.subjects import matches
 
 SECURITY = {

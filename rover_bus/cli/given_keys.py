@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from rover_bus.auth.key_folder import read_keys, take_keys
-from rover_bus.auth.roles import RoleName
+from rover_bus.auth.rights import RoleName
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
 from rover_bus.cli.stack import CannotWrite, host_name

@@ -11,13 +11,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rover_bus.auth.agents import AgentVault
+from rover_bus.auth.rights import RoleName
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.of_members import commands_of, credential_of, learn_tenant, vault_beside
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.programs import OWN_PYTHON
+from rover_bus.kube.agents import AgentsOf
 from rover_bus.kube.api import Api
+from rover_bus.kube.kinds import Ref
 from rover_bus.kube.operator import OperatorOptions, run_operator
 from rover_bus.kube.pods import PodSettings, read_template
 
@@ -40,6 +44,7 @@ async def operate(options: ServiceOptions, stop: asyncio.Event, ready: Callable[
         credential_of=partial(credential_of, vault),
         learn_tenant=partial(learn_tenant, vault),
         settings=options.settings,
+        agents=_agents(options, vault),
     )
     api = await Api.connect(options.kubeconfig)
     try:
@@ -65,6 +70,23 @@ def _pods(options: ServiceOptions, vault: Vault | None) -> PodSettings:
     )
 
 
+def _agents(options: ServiceOptions, vault: Vault | None) -> AgentsOf | None:
+    """Return how agents of nodes get their rights; None where there are none, or all processes share one word."""
+    if not options.agents or vault is None:
+        return None
+    namespace, _, account = options.agents.partition("/")
+    if not account:
+        raise InputError(f"--agents {options.agents}: name their service account as NAMESPACE/ACCOUNT")
+    connect = partial(_connect_as, options, vault, "registrar")
+    return AgentsOf(vault=AgentVault(vault.root), account=Ref(namespace, account), connect=connect)
+
+
+async def _connect_as(options: ServiceOptions, vault: Vault, role: RoleName) -> NatsBus:
+    vault.write_credentials(options.host)
+    file = str(vault.credentials_file(role))
+    return await NatsBus.connect(options.url, secret=_shown(vault, file), secret_source=file, name=role)
+
+
 def _shown(vault: Vault | None, file: str) -> str:
     """Return what is shown to the broker. Where all share one word, it may come by the environment, as to members."""
     return credentials.of_process({} if vault else os.environ, file)
@@ -88,7 +110,6 @@ async def _connect_asking(options: ServiceOptions, vault: Vault | None) -> NatsB
             raise InputError(
                 f"{vault.root} holds the keys of a host alone, which submits no jobs: run the operator beside the stack's own keys"
             )
-        vault.write_credentials(options.host)
-        file = str(vault.credentials_file("operator"))
+        return await _connect_as(options, vault, "operator")
     secret = _shown(vault, file)
     return await NatsBus.connect(options.url, secret=secret, secret_source=file, name="operator")

@@ -30,7 +30,7 @@ from rover_bus.events.codec import EVENTS
 from rover_bus.events.envelope import CONTENT_TYPE
 from rover_bus.events.facts import JobFact
 from rover_bus.events.host_facts import ClusterFact, HostFact
-from rover_bus.events.join_requests import HostJoinReply, HostJoinRequest
+from rover_bus.events.join_requests import AgentJoinRequest, HostJoinReply, HostJoinRequest
 from rover_bus.events.log import LogBatch
 from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.profiles import HostProfile, Profile
@@ -159,6 +159,7 @@ def asyncapi() -> dict[str, Any]:
         "rover.keeper.{job}.purge": PurgeRequest,
         "rover.keeper.{job}.forget": ForgetRequest,
         "rover.registrar.{user}.join": HostJoinRequest,
+        "rover.registrar.{user}.agent": AgentJoinRequest,
     }
     for address, cls in asked.items():
         tag = str(cls.__struct_config__.tag)

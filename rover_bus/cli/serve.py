@@ -25,10 +25,10 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.supervisor import StartRefusal
@@ -47,10 +47,13 @@ from rover_bus.events.shell import Shell
 from rover_bus.events.streams import BUCKETS, OF_THE_CLUSTER, SETTINGS, STREAMS
 from rover_bus.events.written_settings import Chosen, choose, dump, of_processes
 
+if TYPE_CHECKING:
+    from rover_bus.cli.agent_rights import AgentRights
+
 REACH_BROKER_S = 60.0
 AGAIN_S = 0.5
 REGISTERED_S = 15.0  # a member whose run the broker is not told of yet
-DECLARING = ("brain", "daemon", "operator", "node-agent")  # what creates streams and buckets that are missing
+DECLARING = ("brain", "daemon", "operator")  # what creates streams and buckets that are missing
 SPOKEN = {
     "brain": "a Brain",
     "daemon": "a daemon",
@@ -88,6 +91,9 @@ class ServiceOptions:
     python: str
     pod_template: str
     node_memory: str
+    agents: str
+    pass_file: str
+    pod_token: str
 
     @property
     def chosen(self) -> Chosen:
@@ -148,6 +154,10 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     cluster.add_argument("--python", default=OWN_PYTHON)
     cluster.add_argument("--pod-template", default="", metavar="FILE")
     cluster.add_argument("--node-memory", default="", metavar="DIR")
+    cluster.add_argument("--agents", default="", metavar="NAMESPACE/ACCOUNT")
+    agent = parser.add_argument_group("node-agent")
+    agent.add_argument("--pass-file", default="")
+    agent.add_argument("--pod-token", default="")
     return ServiceOptions(**vars(parser.parse_args(arguments)))
 
 
@@ -174,8 +184,23 @@ async def _serve(options: ServiceOptions) -> None:
         loop.add_signal_handler(number, stop.set)
     if options.with_parent:
         loop.add_reader(sys.stdin.fileno(), partial(_end_with_parent, loop, stop))
-    async with connect(options) as bus:
-        await unless_turned_away(bus, _ROLES[options.role](bus, options, stop))
+    rights = await _ask_for_rights(options, stop) if options.pass_file else None
+    if rights is not None:
+        options = replace(options, host=rights.host, secret_file=str(rights.file))
+    if not stop.is_set():
+        async with connect(options) as bus:
+            work = _ROLES[options.role](bus, options, stop)
+            await unless_turned_away(bus, work if rights is None else rights.renewed_while(bus, work))
+
+
+async def _ask_for_rights(options: ServiceOptions, stop: asyncio.Event) -> AgentRights | None:
+    """Return what a pod that has the agents' pass is granted, as soon as an operator answers; None where it is to end."""
+    from rover_bus.cli.agent_rights import PodAgent, get_rights
+
+    agent = PodAgent(options.url, Path(options.pass_file), Path(options.pod_token))
+    asking = asyncio.ensure_future(get_rights(agent, Path(options.directory)))
+    await _until(stop, asking)
+    return None if stop.is_set() else asking.result()
 
 
 def _end_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -354,6 +379,7 @@ async def _serve_master(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
 
 
 async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
+    from rover_bus.auth.agents import parts_secret
     from rover_bus.cli.of_members import commands_of, credential_of, learn_tenant, vault_beside
     from rover_bus.node.service import Options, run_daemon
 
@@ -362,7 +388,7 @@ async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
         commands=commands_of(options.sets, sys.executable),
         url=options.url,
         secret_file="" if vault else options.secret_file,
-        host_secret=vault.host_secret if vault else b"",
+        parts_secret=parts_secret(vault) if vault else b"",
         credential_of=lambda run: credential_of(vault, run, options.host),
         learn_tenant=partial(learn_tenant, vault),
         settings=options.settings,
@@ -381,29 +407,9 @@ async def _serve_operator(_bus: NatsBus, options: ServiceOptions, stop: asyncio.
 
 
 async def _serve_node_agent(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
-    from rover_bus.cli.of_members import learn_tenant, vault_beside
-    from rover_bus.flash.places import host_root
-    from rover_bus.node.agent import NodeAgent
-    from rover_bus.node.host import Host
-    from rover_bus.node.storage.persister import Places
+    from rover_bus.cli.agent_of_node import keep_checkpoints
 
-    vault = vault_beside(options.secret_file)
-    me = Host(
-        name=subjects.name(options.host, "host"),
-        daemon=secrets.token_hex(6),
-        settings=options.settings,
-        learn_tenant=partial(learn_tenant, vault),
-    )
-    places = Places(
-        shm=host_root(options.directory),
-        storage=Path(options.storage or f"{options.directory}/checkpoints"),
-        secret=vault.host_secret if vault else credentials.of_process({}, options.secret_file).encode(),
-        bind=options.bind,
-        domain=options.domain,
-        patient=options.settings.storage,
-        made_early=True,
-    )
-    await NodeAgent(bus, me, places).run(stop, partial(_announce_ready, options))
+    await keep_checkpoints(bus, options, stop, partial(_announce_ready, options))
 
 
 async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:

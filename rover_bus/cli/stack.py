@@ -24,7 +24,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from rover_bus.auth.host_vault import HostVault
-from rover_bus.auth.roles import RoleName
+from rover_bus.auth.rights import RoleName
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.connection import Address
 from rover_bus.cli.endings import Endings

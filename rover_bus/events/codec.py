@@ -15,7 +15,7 @@ from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.errors import BadMessage, TooLarge, UnknownVersion
 from rover_bus.events.facts import FACTS
-from rover_bus.events.join_requests import HostJoinReply, HostJoinRequest
+from rover_bus.events.join_requests import AgentJoinRequest, HostJoinReply, HostJoinRequest
 from rover_bus.events.log import LogBatch
 from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.profiles import PROFILES, AnyProfile
@@ -47,6 +47,7 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     ForgetRequest,
     PurgeReply,
     HostJoinRequest,
+    AgentJoinRequest,
     HostJoinReply,
     LogBatch,
 )

@@ -1,4 +1,4 @@
-"""What a host asks that joins a stack, and the answer (auth/joining.py).
+"""What a host asks that joins a stack, or a node's agent (auth/joining.py, auth/agents.py), and the answer.
 
 The subject names the user that asks, `rover.registrar.<user>.join`, and the broker sees to it that it is the asker's own.
 """
@@ -20,8 +20,16 @@ class HostJoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
     seal: bytes
 
 
+class AgentJoinRequest(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="agent_join_asked.v1"
+):
+    """An agent of a node asks for its rights. `sealed`: the token of its pod and its keys, for the operators alone to read."""
+
+    sealed: bytes
+
+
 class HostJoinReply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="host_joined.v1"):
-    """`sealed`: what the host needs, for the asker alone to read; empty: refused, `code` and `problem` say why."""
+    """`sealed`: what the host, or the agent, needs, for the asker alone to read; empty: refused, `code` and `problem` say why."""
 
     sealed: bytes = b""
     code: JoinCode = ""

@@ -97,8 +97,7 @@ class NatsBus(NatsStorage):
         """Connect, or raise BrokerUnreachable within about `timeout_s`, or AccessDenied.
 
         `secret`: the text of a credential (credentials.py), or one word; `secret_source`: what AccessDenied tells the user to
-        check, for example the path of its file. `ways`: of a process with few rights. Later losses are mended for ever; calls
-        raise NotConnected meanwhile.
+        check, for example the path of its file. `ways`: of a process with few rights. Losses are mended; calls raise NotConnected.
         """
         bus = cls(BrokerAddress(url, secret, secret_source, name, timeout_s))
         user = credentials.read(secret)
@@ -132,6 +131,10 @@ class NatsBus(NatsStorage):
 
     def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
         self._listeners.append(listener)
+
+    def show(self, secret: str) -> None:
+        """Show these credentials, of the same user, from the next connection on."""
+        self._broker = self._broker._replace(secret=secret)
 
     async def turned_away(self) -> AccessDenied:
         """Wait until the broker has refused these credentials for good: revoked, or expired. No connection comes any more."""

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
+from rover_bus.auth.agents import AgentVault, parse_pass, write_pass
 from rover_bus.auth.key_folder import take_keys, whole_keys
-from rover_bus.auth.roles import RoleName
+from rover_bus.auth.rights import RoleName
 from rover_bus.auth.vault import Vault
 from rover_bus.events.errors import Refused
 from rover_bus.kube.api import Api, ApiRefused, ApiUnreachable, decoded
@@ -39,6 +40,7 @@ from rover_bus.kube.pods import OURS
 from rover_bus.kube.roverjobs import ROVER_JOB
 
 CHECK_GROUP = f"check.{GROUP}"  # holds the new schema while objects are tried against it
+PASS = "pass.json"  # in the Secret of agents
 ENDED = ("Complete", "Failed")
 SERVED_S, LOOK_S = 30.0, 0.2
 GONE_S = 40.0  # until operators have left, and then until pods of members have
@@ -83,6 +85,23 @@ async def keep_keys(api: Api, secret: Ref) -> list[str]:
         about = {"resourceVersion": found.metadata.resource_version}
         await api.patch(SECRET, secret, {"metadata": about, "data": new})
     return sorted(new)
+
+
+async def keep_pass(api: Api, keys: Ref, agents: Ref) -> bool:
+    """Have a Secret hold the pass of agents that the stack of these keys takes; return whether it was made."""
+    with _vault_of((await api.read(SECRET, keys)).data) as vault:
+        made = AgentVault(vault.root).shared_pass
+    body = {"metadata": {"name": agents.name, "labels": OURS}, "stringData": {PASS: write_pass(made)}}
+    try:
+        await api.create(SECRET, agents.namespace, body)
+    except ApiRefused as error:
+        if error.code != "AlreadyExists":
+            raise
+        there = (await api.read(SECRET, agents)).data.get(PASS, "")
+        if parse_pass(base64.b64decode(there)).seal == made.seal:
+            return False
+        await api.patch(SECRET, agents, {"stringData": body["stringData"]})
+    return True
 
 
 async def credentials_of(api: Api, secret: Ref, role: RoleName) -> str:

@@ -18,6 +18,7 @@ from rover_bus.events.errors import RoverError
 from rover_bus.events.logs import get_logger
 from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.events.subjects import name
+from rover_bus.kube.agents import AgentsOf, admit_agents
 from rover_bus.kube.api import Api
 from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.kinds import KubeNode, Ref
@@ -39,7 +40,7 @@ log = get_logger("rover.kube")
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
     """What an operator is given. connect: a bus with the rights of a host's daemon; connect_asking: with those of what submits jobs
-    and asks of them. namespaces: the first holds the Lease.
+    and asks of them. namespaces: the first holds the Lease. agents: of nodes, to which it gives their rights; None: there are none.
     """
 
     pods: PodSettings
@@ -49,6 +50,7 @@ class OperatorOptions:
     credential_of: Callable[[Incarnation, str], str] = lambda run, _host: no_credential(run)
     learn_tenant: Callable[[bytes], None] = lambda _: None
     settings: Settings = DEFAULTS
+    agents: AgentsOf | None = None
     holder: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
 
@@ -91,6 +93,8 @@ async def _lead(api: Api, options: OperatorOptions) -> None:
         group.create_task(cluster.run())
         group.create_task(NodeDaemons(cluster, options).run())
         group.create_task(_serve_objects(api, options, cluster))
+        if options.agents is not None:
+            group.create_task(_admit_agents(api, options.agents))
 
 
 async def _serve_objects(api: Api, options: OperatorOptions, cluster: KubeCluster) -> None:
@@ -104,6 +108,20 @@ async def _serve_objects(api: Api, options: OperatorOptions, cluster: KubeCluste
                 await bus.close()
         except RoverError as error:
             log.warning("RoverJobs are not followed", why=str(error))
+            await asyncio.sleep(LOOK_S if error.retry else REST_S)
+
+
+async def _admit_agents(api: Api, agents: AgentsOf) -> None:
+    """Give agents of nodes their rights until cancelled. Where that cannot be done, all else is."""
+    while True:
+        try:
+            bus = await agents.connect()
+            try:
+                await admit_agents(api, bus, agents)
+            finally:
+                await bus.close()
+        except RoverError as error:
+            log.warning("agents of nodes get no rights", why=str(error))
             await asyncio.sleep(LOOK_S if error.retry else REST_S)
 
 

@@ -55,7 +55,7 @@ class Options:
     learn_tenant: Callable[[bytes], None] = lambda _: (
         None
     )  # told the public keys of each tenant's accounts, as JSON
-    host_secret: bytes = b""  # what daemons demand of one another; empty: what is in `secret_file`
+    parts_secret: bytes = b""  # what daemons demand of one another; empty: what is in `secret_file`
     settings: Settings = DEFAULTS
     storage: str = (
         ""  # for checkpoints of jobs that name no path; empty: `checkpoints` in the state directory
@@ -126,7 +126,7 @@ def _put_together(bus: Bus, me: Host, home: layout.StateDirectory, options: Opti
     places = Places(
         shm=host_root(home.root),
         storage=Path(options.storage) if options.storage else home.root / "checkpoints",
-        secret=options.host_secret or credentials.of_process({}, options.secret_file).encode(),
+        secret=options.parts_secret or credentials.of_process({}, options.secret_file).encode(),
         bind=options.bind,
         domain=options.domain,
         patient=options.settings.storage,

@@ -40,15 +40,18 @@ def render(job_file: Path, name: str) -> None:
 @kube.command()
 @click.option("--namespace", required=True, help="Of the Secret.")
 @click.option("--keys", default="", metavar="SECRET", help="Have this Secret hold all keys of a stack.")
+@click.option(
+    "--agents", default="", metavar="SECRET", help="Have this Secret hold the pass of nodes' agents."
+)
 @click.option("--definition", is_flag=True, help="Have the cluster know RoverJob as this release does.")
 @_kubeconfig
-def prepare(namespace: str, keys: str, definition: bool, kubeconfig: str) -> None:
+def prepare(namespace: str, keys: str, agents: str, definition: bool, kubeconfig: str) -> None:
     """Make what an installation needs before its pods start. May be repeated: keys that are there stay.
 
     A definition that a RoverJob which has not ended does not satisfy is refused (exit code 3), and the RoverJob is named.
     """
     from rover_bus.kube.api import Api
-    from rover_bus.kube.installing import keep_keys, put_definition
+    from rover_bus.kube.installing import keep_keys, keep_pass, put_definition
     from rover_bus.kube.kinds import Ref
 
     async def work() -> None:
@@ -60,6 +63,9 @@ def prepare(namespace: str, keys: str, definition: bool, kubeconfig: str) -> Non
             if keys:
                 made = await keep_keys(api, Ref(namespace, keys))
                 click.echo(f"keys: {len(made)} made, in the Secret {namespace}/{keys}")
+            if keys and agents:
+                new = await keep_pass(api, Ref(namespace, keys), Ref(namespace, agents))
+                click.echo(f"agents: their pass {'made' if new else 'is'} in the Secret {namespace}/{agents}")
         finally:
             await api.close()
 

@@ -9,6 +9,8 @@ import click
 
 from rover_bus.cli.service_words import words_of
 
+POD_TOKEN = "/var/run/secrets/rover-bus.io/token"
+
 
 @click.command(name="node-agent")
 @click.option("--host", default="", envvar="ROVER_HOST", help="The node.  [$ROVER_HOST]")
@@ -47,6 +49,22 @@ from rover_bus.cli.service_words import words_of
     envvar="ROVER_SECRET_FILE",
     help="The credentials of a daemon of this host, beside the keys that it has.",
 )
+@click.option(
+    "--pass",
+    "pass_file",
+    default="",
+    envvar="ROVER_PASS",
+    metavar="FILE",
+    help="What all agents share: an operator gives this pod's node its rights.",
+)
+@click.option(
+    "--pod-token",
+    default=POD_TOKEN,
+    show_default=True,
+    metavar="FILE",
+    help="With --pass: the token of this pod, which names its node.",
+)
+@click.option("--ready-file", default="", metavar="FILE", help="Written once it serves.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting of docs/settings.md.")
 def node_agent(memory: str, sets: tuple[str, ...], **named: str) -> None:
     """Keep what pods stage in the memory of this node, store it, and sample the node, until SIGTERM.
@@ -55,8 +73,10 @@ def node_agent(memory: str, sets: tuple[str, ...], **named: str) -> None:
     """
     from rover_bus.cli import serve
 
-    if not named["host"] or not memory:
-        raise click.UsageError("a node's agent has a --host, and a --memory where its pods stage: name both")
+    if not memory or not (named["host"] or named["pass_file"]):
+        raise click.UsageError(
+            "a node's agent has a --memory where its pods stage, and a --host, or a --pass: name them"
+        )
     os.environ["ROVER_STAGING"] = memory
     named["host"] = named["host"].replace(".", "_")  # as subjects hold it
     sys.exit(serve.main(["node-agent", *words_of(named, set=sets)]))

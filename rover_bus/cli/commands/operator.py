@@ -33,6 +33,12 @@ from rover_bus.cli.service_words import words_of
     help="Where the agents of nodes keep what servers stage (`rover node-agent`).",
 )
 @click.option(
+    "--agents",
+    default="",
+    metavar="NAMESPACE/ACCOUNT",
+    help="The service account of agents that ask for the rights of their nodes.",
+)
+@click.option(
     "--python", default="python", show_default=True, help="The interpreter with rover_bus in the image."
 )
 @click.option(

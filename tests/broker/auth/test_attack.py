@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 
-from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES, RoleName
+from rover_bus.auth.agents import AgentVault
+from rover_bus.auth.rights import RoleName
+from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli.tenants import make_tenants, of_registrar
 from rover_bus.events import credentials, subjects
@@ -55,6 +57,8 @@ def text(vault: Vault, role: RoleName, job: str = OWN) -> str:
     if role == "joiner":
         vault.certificate("127.0.0.2")  # without an authority there are no tokens to join
         return credentials.write(vault.join_token("tls://127.0.0.2:1", 3600).credential)
+    if role == "applicant":
+        return AgentVault(vault.root).shared_pass.user
     return vault.credentials_file(role, HOST).read_text()
 
 

@@ -16,7 +16,9 @@ from typing import NamedTuple
 import pytest
 from nats.aio.client import Client
 
-from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES, Role, RoleName, filled
+from rover_bus.auth.agents import AgentVault
+from rover_bus.auth.rights import Role, RoleName, filled
+from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli.tenants import make_whole, of_registrar
 from rover_bus.events import credentials, subjects
@@ -76,16 +78,18 @@ class Stage(NamedTuple):
     broker: EmbeddedBroker
     vault: Vault
     joiner: credentials.Credential
+    applicant: credentials.Credential
 
-    @property
-    def own(self) -> tuple[str, str, str]:
+    def own(self, role: RoleName) -> tuple[str, str, str]:
         """What stands in rights for the users here: job, host, and the key of the one whose key stands in any."""
-        return (*OWN, self.joiner.user)
+        return (*OWN, (self.applicant if role == "applicant" else self.joiner).user)
 
     def text(self, role: RoleName, tenant: str = "") -> str:
         """Return the credentials of one user of a role."""
         if role == "joiner":
             return credentials.write(self.joiner)
+        if role == "applicant":
+            return credentials.write(self.applicant)
         if role in TENANT_ROLES:
             return self.vault.person_credentials(role, tenant)
         if role in MEMBER_ROLES:
@@ -129,8 +133,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     vault.admit([RunOfJob(OWN[0], "u1"), RunOfJob(f"{TENANT}/{OWN[0]}", "u1")])
     vault.certificate("127.0.0.2")  # without an authority there are no tokens to join
     joiner = vault.join_token("tls://127.0.0.2:1", 3600).credential
+    applicant = credentials.read(AgentVault(vault.root).shared_pass.user)
+    assert applicant is not None
     with EmbeddedBroker(directory / "broker", rights=vault.server_configuration) as broker:
-        made = Stage(broker, vault, joiner)
+        made = Stage(broker, vault, joiner, applicant)
 
         async def declare() -> None:
             async with of_registrar(broker.url, vault.owner_credentials()) as owner:
@@ -189,11 +195,11 @@ def test_a_role_publishes_asks_and_calls_what_the_table_says_and_nothing_else(
                 await client.publish(subject, b"{}", reply=f"{client._inbox_prefix.decode()}.answers")
             return await refusals(client, errors)
 
-    tried = sorted({instance(pattern) for pattern in universe(stage.own)})
+    tried = sorted({instance(pattern) for pattern in universe(stage.own(name))})
     refused = asyncio.run(attempt())
     allowed = {subject for subject in tried if subject.lower() not in refused}
     assert allowed == {
-        subject for subject in tried if documented(ROLES[name], stage.own, subject, hears=False)
+        subject for subject in tried if documented(ROLES[name], stage.own(name), subject, hears=False)
     }
 
 
@@ -205,11 +211,13 @@ def test_a_role_hears_what_the_table_says_and_nothing_else(stage: Stage, name: R
                 await client.subscribe(subject)
             return await refusals(client, errors)
 
-    tried = sorted({*universe(stage.own), *(instance(pattern) for pattern in universe(stage.own))})
+    tried = sorted(
+        {*universe(stage.own(name)), *(instance(pattern) for pattern in universe(stage.own(name)))}
+    )
     refused = asyncio.run(attempt())
     allowed = {subject for subject in tried if subject.lower() not in refused}
     assert allowed == {
-        subject for subject in tried if documented(ROLES[name], stage.own, subject, hears=True)
+        subject for subject in tried if documented(ROLES[name], stage.own(name), subject, hears=True)
     }
 
 

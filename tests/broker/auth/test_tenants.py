@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from rover_bus.auth.roles import MEMBER_ROLES, RoleName
+from rover_bus.auth.rights import RoleName
+from rover_bus.auth.roles import MEMBER_ROLES
 from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli.staged_cuts import _read_runs

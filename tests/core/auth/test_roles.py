@@ -6,8 +6,9 @@ from typing import get_args
 
 import pytest
 
-from rover_bus.auth import accounts, roles
-from rover_bus.auth.roles import HOST, JOB, ROLES, filled
+from rover_bus.auth import accounts, rights, roles
+from rover_bus.auth.rights import HOST, JOB, filled
+from rover_bus.auth.roles import ROLES
 from rover_bus.brain.log import BrainDecided
 from rover_bus.events import subjects
 from rover_bus.events.checkpoint_facts import CHECKPOINT_FACTS
@@ -65,8 +66,22 @@ def test_a_host_that_asks_to_join_may_do_nothing_else() -> None:
     assert ROLES["joiner"].permissions()["pub"]["allow"] == ["rover.registrar.{{subject()}}.join"]
 
 
-@pytest.mark.parametrize("name", ["worker", "ps", "joiner"])
-def test_programs_stand_in_an_account_without_streams(name: roles.RoleName) -> None:
+def test_what_all_nodes_share_may_ask_for_an_agents_rights_and_do_nothing_else() -> None:
+    [right] = ROLES["applicant"].rights
+    assert (right.action, filled(right.subject, user="UKEY")) == ("request", "rover.registrar.UKEY.agent")
+
+
+def test_an_agent_says_nothing_of_members_and_writes_of_its_own_host_alone() -> None:
+    written = {right.subject for right in ROLES["agent"].rights if right.action == "publish"}
+    assert not {
+        subject for subject in written if subject.split(".")[-1] in ("started", "exited", "registered")
+    }
+    about = {subject for subject in written if "$JS.FC" not in subject}
+    assert all(HOST in subject for subject in about)
+
+
+@pytest.mark.parametrize("name", ["worker", "ps", "joiner", "applicant"])
+def test_programs_stand_in_an_account_without_streams(name: rights.RoleName) -> None:
     claims = accounts.members_claims(SIGNERS, "default", "A", "A")
     assert ROLES[name].account == "members"
     assert "streams" not in claims["limits"]
@@ -75,7 +90,7 @@ def test_programs_stand_in_an_account_without_streams(name: roles.RoleName) -> N
 def test_members_reach_nothing_of_the_control_account_that_no_role_of_theirs_has() -> None:
     claims = accounts.members_claims(SIGNERS, "default", "A", "A")
     reached = {each["subject"] for each in claims["imports"]}
-    rights = [right.subject for name in ("worker", "ps", "joiner") for right in ROLES[name].rights]
+    rights = [right.subject for name in ("worker", "ps", *roles.ASKING_ROLES) for right in ROLES[name].rights]
     assert reached == {filled(subject, "*", "*", "*") for subject in rights}
     assert not any("CONSUMER" in subject or "STREAM" in subject for subject in reached)
 
@@ -107,7 +122,7 @@ def test_the_control_account_offers_members_and_observers_what_they_have_a_right
 
 
 @pytest.mark.parametrize("name", ["observer", "viewer"])
-def test_what_only_looks_has_no_right_to_make_a_consumer_or_anything_else(name: roles.RoleName) -> None:
+def test_what_only_looks_has_no_right_to_make_a_consumer_or_anything_else(name: rights.RoleName) -> None:
     for right in ROLES[name].rights:
         assert right.action != "publish"
         assert not {"CREATE", "DELETE", "UPDATE", "PURGE", "CONSUMER", "RESTORE"} & set(
@@ -150,7 +165,7 @@ def test_a_key_of_one_tenant_signs_nothing_of_another() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES.values(), ids=lambda role: role.name)
-def test_no_role_may_hear_the_answers_of_others(role: roles.Role) -> None:
+def test_no_role_may_hear_the_answers_of_others(role: rights.Role) -> None:
     """An empty list would allow everything, and `_INBOX.>` all answers."""
     heard = role.permissions()["sub"]["allow"]
     assert [each for each in heard if each.startswith("_INBOX")] == ["_INBOX.{{subject()}}.>"]
@@ -159,7 +174,7 @@ def test_no_role_may_hear_the_answers_of_others(role: roles.Role) -> None:
 
 
 @pytest.mark.parametrize("role", [ROLES[name] for name in roles.MEMBER_ROLES], ids=lambda role: role.name)
-def test_a_member_has_rights_to_its_own_job_only(role: roles.Role) -> None:
+def test_a_member_has_rights_to_its_own_job_only(role: rights.Role) -> None:
     for right in role.rights:
         if right.subject.startswith("rover."):
             assert {JOB, HOST} & set(right.subject.split(".")), right
