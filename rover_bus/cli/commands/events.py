@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,6 +36,7 @@ def events(
 ) -> None:
     """Print facts of all jobs and hosts, or of one JOB, in the order in which they were stored."""
     from rover_bus.cli.home import NoStack
+    from rover_bus.cli.views.records import event_json, event_line
     from rover_bus.events import subjects
 
     if follow and stack.stopped:
@@ -52,7 +52,7 @@ def events(
         return ours and (not kinds or any(kind == each or kind.startswith(f"{each}.") for each in kinds))
 
     def say(happened: Happened) -> None:
-        click.echo(_as_json(happened) if as_json else line(happened, with_job=not job))
+        click.echo(event_json(happened) if as_json else event_line(happened, with_job=not job))
 
     visit(stack, lambda bus: _print(bus, job, wanted, say, follow, count))
 
@@ -102,37 +102,3 @@ async def _print(bus: NatsBus, job: str, wanted: Any, say: Any, follow: bool, co
         if wanted(happened):
             say(happened)
             sys.stdout.flush()
-
-
-def line(happened: Happened, *, with_job: bool) -> str:
-    """Return one fact as a line: sequence, time, job, what happened."""
-    from rover_bus.cli.views.narration import mood, narrate
-
-    fact = happened.fact
-    time = datetime.fromtimestamp(happened.stored.time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
-    if fact is None:
-        text, colour = f"{happened.stored.subject}: passed over: {happened.problem}", "yellow"
-    else:
-        text, colour = narrate(fact), mood(fact)
-    styled = click.style(text, dim=True) if colour == "dim" else click.style(text, fg=colour or None)
-    whose = f"{happened.job or getattr(fact, 'host', ''):<16} " if with_job else ""
-    return f"{click.style(f'{happened.stored.sequence:>6} {time}', dim=True)}  {whose}{styled}"
-
-
-def _as_json(happened: Happened) -> str:
-    from rover_bus.cli.decode import describe, to_line
-
-    stored, envelope = happened.stored, happened.envelope
-    passed_over = {"passed_over": happened.problem} if happened.problem else {}
-    return to_line(
-        {
-            "id": happened.id,
-            "subject": stored.subject,
-            "time_ms": stored.time_ms,
-            "event_id": envelope.id,
-            "source": envelope.source,
-            "cause": envelope.cause,
-            **passed_over,
-            "body": describe(stored.body),
-        }
-    )

@@ -26,23 +26,9 @@ def explain(stack: Address, job: str, number: int | None, output: str) -> None:
     predicted against measured. Read from the logs: works while the Brain is down, and after the job is over.
     """
 
-    async def read(bus: NatsBus) -> Row:
-        from rover_bus.cli.views.brain_state import read_brain
-        from rover_bus.cli.views.explaining import explain_plan
-        from rover_bus.cli.views.plans import read_plans
-        from rover_bus.events.subjects import qualified
+    from rover_bus.cli.views.explaining import read_explanation
 
-        plans, full = await read_plans(bus, job), qualified(bus.tenant, job)
-        brain = await read_brain(bus, full)
-        held_back = brain.withheld.get(full)
-        left = None if held_back is None else {"constant": held_back.constant, "detail": held_back.reason}
-        if number is None and plans.newest is None:
-            return {"job": job, "plan": None, "left_as_it_is": left}
-        view = plans.find(number)
-        explained = explain_plan(view, brain.job_at(full, view.number), brain.state)
-        return explained | {"left_as_it_is": left, "stop": plans.forecast}
-
-    explained = visit(stack, read)
+    explained = visit(stack, lambda bus: read_explanation(bus, job, number))
     click.echo(_json(explained) if output == "json" else "\n".join(explanation_lines(explained)))
 
 
@@ -74,7 +60,7 @@ def what_if(  # noqa: PLR0913 - the options of a command
     }
 
     async def read(bus: NatsBus) -> Row:
-        from rover_bus.cli.commands.plan import open_plans
+        from rover_bus.cli.plan_words import open_plans
         from rover_bus.cli.views.brain_state import read_brain
         from rover_bus.cli.views.explaining import suppose
         from rover_bus.events.errors import AccessDenied, Refused

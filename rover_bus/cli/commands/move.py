@@ -80,7 +80,7 @@ def scale(
         raise click.UsageError("say how many: --workers N, --servers N, or both")
 
     async def ask(bus: NatsBus) -> str:
-        from rover_bus.cli.commands.plan import open_plans
+        from rover_bus.cli.plan_words import open_plans
         from rover_bus.cli.trials import ask_size
         from rover_bus.events.facts import PlanRequested
 

@@ -66,7 +66,7 @@ async def ask(
     choice: ResumeFrom = ResumeFrom(),  # noqa: B008 - a value
 ) -> str:
     """Ask for a pause or its end; return what the master made of it. Raises Refused where it is so already."""
-    from rover_bus.cli.commands.plan import open_plans, send
+    from rover_bus.cli.plan_words import open_plans, send
     from rover_bus.cli.submission import asker
     from rover_bus.cli.trials import ANSWER_S, first_fact
     from rover_bus.events.errors import Refused

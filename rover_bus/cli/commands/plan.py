@@ -12,7 +12,6 @@ from rover_bus.cli.connection import Address, split_name, visit, with_stack
 from rover_bus.cli.views.tables import output_option, show
 
 if TYPE_CHECKING:
-    from rover_bus.cli.views.plans import PlanTable, PlanView
     from rover_bus.events.facts import JobFact
     from rover_bus.events.nats_bus import NatsBus
 
@@ -35,31 +34,10 @@ def plan() -> None:
 @with_stack
 def list_plans(stack: Address, job: str, output: str) -> None:
     """List the plans of JOB: what each changes, what became of it, what it was to bring and brought (samples/s)."""
-    from rover_bus.cli.views.plans import read_plans
+    from rover_bus.cli.views.plans import plan_row, read_plans
 
     plans = visit(stack, lambda bus: read_plans(bus, job))
-    show(map(row, plans.by_number.values()), COLUMNS, output, empty=f"no plan for {job!r} yet")
-
-
-def row(view: PlanView) -> dict[str, Any]:
-    """Return a plan as a record."""
-    from rover_bus.cli.views.plans import change_text
-
-    proposed, judged = view.proposed, view.judged
-    return {
-        "plan": view.number,
-        "step": proposed.step,
-        "change": change_text(proposed.held, proposed.size),
-        "state": view.state,
-        "why": view.why or proposed.constant,
-        "measured": proposed.measured or None,
-        "predicted": proposed.predicted or None,
-        "after": judged.after if judged else None,
-        "reason": proposed.reason,
-        "by": proposed.by,
-        "person": view.person,
-        "undone_by": view.undone_by or None,
-    }
+    show(map(plan_row, plans.by_number.values()), COLUMNS, output, empty=f"no plan for {job!r} yet")
 
 
 @plan.command()
@@ -69,7 +47,11 @@ def row(view: PlanView) -> dict[str, Any]:
 @with_stack
 def approve(stack: Address, job: str, number: int | None, reason: str) -> None:
     """Let the plan of JOB that waits pass. The master checks it once more: the world may have changed meanwhile."""
-    click.echo(visit(stack, lambda bus: answer(bus, job, number, reason, yes=True)))
+    from rover_bus.cli.plan_words import answer_plan
+    from rover_bus.cli.submission import asker
+
+    said = asker(), reason
+    click.echo(visit(stack, lambda bus: answer_plan(bus, job, number, said, yes=True)))
 
 
 @plan.command()
@@ -79,7 +61,11 @@ def approve(stack: Address, job: str, number: int | None, reason: str) -> None:
 @with_stack
 def reject(stack: Address, job: str, number: int | None, reason: str) -> None:
     """Refuse the plan of JOB that waits: the job keeps what it holds."""
-    click.echo(visit(stack, lambda bus: answer(bus, job, number, reason, yes=False)))
+    from rover_bus.cli.plan_words import answer_plan
+    from rover_bus.cli.submission import asker
+
+    said = asker(), reason
+    click.echo(visit(stack, lambda bus: answer_plan(bus, job, number, said, yes=False)))
 
 
 @plan.command()
@@ -91,6 +77,8 @@ def reject(stack: Address, job: str, number: int | None, reason: str) -> None:
 @with_stack
 def mode(stack: Address, words: tuple[str, ...], cluster: bool, reason: str) -> None:
     """Say what becomes of the Brain's next plans, for JOB or with --cluster for all: only said, held for a person, carried out."""
+    from rover_bus.cli.plan_words import send
+    from rover_bus.cli.submission import asker
     from rover_bus.events.facts import PlanModeSet
     from rover_bus.events.host_facts import ClusterModeSet
 
@@ -107,12 +95,12 @@ def mode(stack: Address, words: tuple[str, ...], cluster: bool, reason: str) -> 
             raise click.UsageError("--cluster means the jobs of all tenants: leave --tenant out")
         from rover_bus.cli.commands.quota import send_to_cluster
 
-        fact = ClusterModeSet(mode=mode, reason=reason, by=_asker())
+        fact = ClusterModeSet(mode=mode, reason=reason, by=asker())
         done = f"all jobs: plans are in mode {mode} from now on; a job's own mode can only be stricter"
         click.echo(visit(stack, lambda bus: send_to_cluster(bus, fact, done)))
         return
     job = named["job"]
-    visit(stack, lambda bus: send(bus, job, PlanModeSet(job=job, mode=mode, by=_asker())))
+    visit(stack, lambda bus: send(bus, job, PlanModeSet(job=job, mode=mode, by=asker())))
     click.echo(f"{stack.full_name(job)}: plans are in mode {mode} from now on")
 
 
@@ -123,6 +111,7 @@ def mode(stack: Address, words: tuple[str, ...], cluster: bool, reason: str) -> 
 @with_stack
 def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
     """Give JOB another number of workers on trial: the Brain measures it, and reverts it when it does not pay."""
+    from rover_bus.cli.plan_words import open_plans, what_became
     from rover_bus.cli.trials import ask_size, first_fact
 
     async def ask(bus: NatsBus) -> str:
@@ -139,61 +128,9 @@ def try_plan(stack: Address, job: str, workers: int, reason: str) -> None:
 
         if await first_fact(bus, job, sequence, wanted) is None:
             raise BusTimeout(f"no master answered: `rover plan list {job}` shows what becomes of it")
-        became = await _became(bus, job, asked.plan)
+        became = await what_became(bus, job, asked.plan)
         if (await read_plans(bus, job)).find(asked.plan).state == "refused":
             raise Refused(became, "plan_refused")
         return became
 
     click.echo(visit(stack, ask))
-
-
-async def answer(bus: NatsBus, job: str, number: int | None, reason: str, *, yes: bool) -> str:
-    """Say yes or no to the plan that waits; return what the master made of it. Raises Refused when none waits."""
-    from rover_bus.cli.trials import ANSWER_S, first_fact
-    from rover_bus.events.facts import PlanApplied, PlanApproved, PlanRefused, PlanRejected
-
-    view = (await open_plans(bus, job)).waiting(number)
-    said = PlanApproved if yes else PlanRejected
-    sequence = await send(bus, job, said(job=job, plan=view.number, reason=reason, by=_asker()))
-
-    def wanted(fact: JobFact) -> bool:
-        return isinstance(fact, PlanApplied | PlanRefused) and fact.plan == view.number
-
-    if await first_fact(bus, job, sequence, wanted) is None:
-        return f"said; no master answered within {ANSWER_S:g} s: `rover plan list {job}` shows what becomes of it"
-    return await _became(bus, job, view.number)
-
-
-async def _became(bus: NatsBus, job: str, number: int) -> str:
-    from rover_bus.cli.views.plans import change_text, read_plans
-
-    view = (await read_plans(bus, job)).find(number)
-    change = change_text(view.proposed.held, view.proposed.size)
-    return f"{job}: plan {number} ({change}) is {view.state}{f': {view.why}' if view.why else ''}"
-
-
-async def open_plans(bus: NatsBus, job: str) -> PlanTable:
-    """Return the plans of a job that has not ended. Raises Refused."""
-    from rover_bus.cli.views.plans import read_plans
-    from rover_bus.events.errors import Refused
-
-    plans = await read_plans(bus, job)
-    if plans.ended:
-        raise Refused(f"job {job!r} has ended already: {plans.ended}", "ended")
-    return plans
-
-
-async def send(bus: NatsBus, job: str, fact: JobFact) -> int:
-    """Store a person's word; return its sequence. Raises Refused when the job has ended."""
-    import secrets
-
-    from rover_bus.cli.submission import publish
-
-    await open_plans(bus, job)
-    return await publish(bus, fact, f"{fact.kind()}.{secrets.token_hex(8)}")
-
-
-def _asker() -> str:
-    from rover_bus.cli.submission import asker
-
-    return asker()

@@ -24,13 +24,13 @@ def story(stack: Address, event: str, as_json: bool) -> None:
     """Walk the causes of EVENT: a number as `rover events` prints it (or ROVER_FACTS:17), an event id, the position of a fact
     in its job's log (JOB@SEQUENCE.INDEX), or JOB/MEMBER for the story of a member (demo/worker-1.2, demo/worker-1).
     """
-    from rover_bus.cli.commands.events import _as_json, line
+    from rover_bus.cli.views.records import event_json, event_line
     from rover_bus.cli.views.stories import find_story
 
     async def find(bus: NatsBus) -> list[tuple[int, str, str]]:
         told = await find_story(bus, event)
         return [
-            (depth, why, _as_json(each) if as_json else line(each, with_job=True))
+            (depth, why, event_json(each) if as_json else event_line(each, with_job=True))
             for depth, why, each in told
         ]
 

@@ -174,9 +174,9 @@ def _narrate(as_json: bool, quiet: bool) -> Callable[[Happened], None]:
     """Return what tells facts: to stderr when stdout belongs to the JSON line."""
 
     def say(happened: Happened) -> None:
-        from rover_bus.cli.commands.events import line
+        from rover_bus.cli.views.records import event_line
 
-        click.echo(line(happened, with_job=False), err=as_json)
+        click.echo(event_line(happened, with_job=False), err=as_json)
 
     return (lambda _: None) if quiet else say
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,14 +13,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rover_bus.cli.views.history import JobRow
+    from rover_bus.cli.views.picture import Picture
     from rover_bus.cli.views.progress import JobProgress
-    from rover_bus.events.bus import Stored
     from rover_bus.events.nats_bus import NatsBus
-    from rover_bus.events.profiles import HostProfile
 
 REDRAW_S = 0.5
 ONCE_S = 2.5  # long enough to hear every worker once
-RATE_MEMORY_S = 10.0
 
 
 @click.command()
@@ -32,75 +29,32 @@ def top(stack: Address, once: bool) -> None:
     visit(stack, lambda bus: _watch(bus, once))
 
 
-class Picture:
-    """What is known now: jobs by their facts, hosts and workers by their samples."""
+async def _follow_logs(bus: NatsBus, picture: Picture, progress: dict[str, JobProgress]) -> None:
+    """Follow the logs of jobs that have not ended: only there is their exact progress."""
+    from rover_bus.cli.views.progress import JobProgress
+    from rover_bus.events.subjects import split_job
 
-    def __init__(self) -> None:
-        self.jobs: dict[str, JobRow] = {}
-        self.hosts: dict[str, HostProfile] = {}
-        self.progress: dict[str, JobProgress] = {}
-        self.rates: dict[
-            tuple[str, str], tuple[float, float]
-        ] = {}  # (job, worker) -> (seen at, samples a second)
-
-    def take_fact(self, stored: Stored) -> None:
-        from rover_bus.cli.views.history import JobRow, read_happened
-        from rover_bus.events.facts import JobFact
-
-        fact = read_happened(stored).fact
-        if isinstance(fact, JobFact):
-            self.jobs.setdefault(fact.job, JobRow(fact.job)).take(fact, stored.time_ms)
-
-    def take_sample(self, stored: Stored) -> None:
-        from rover_bus.events.codec import decode_any
-        from rover_bus.events.errors import BadMessage
-        from rover_bus.events.profiles import HostProfile, WorkerProfile
-        from rover_bus.events.subjects import parse
-        from rover_bus.events.tenancy import of_control
-
-        try:
-            sample = decode_any(stored.body)
-        except BadMessage:
-            return
-        at = parse(stored.subject)
-        sample = of_control(sample, at.tenant if at is not None else "")
-        if isinstance(sample, HostProfile):
-            self.hosts[sample.host] = sample
-        elif isinstance(sample, WorkerProfile) and sample.window_s > 0:
-            self.rates[sample.job, str(sample.member)] = (time.monotonic(), sample.samples / sample.window_s)
-
-    async def follow_logs(self, bus: NatsBus) -> None:
-        """Follow the logs of jobs that have not ended: only there is their exact progress."""
-        from rover_bus.cli.views.progress import JobProgress
-        from rover_bus.events.subjects import split_job
-
-        for view in list(self.jobs.values()):
-            if not view.ended_ms and not view.forgotten and view.job not in self.progress:
-                tenant, job = split_job(view.job)
-                self.progress[view.job] = JobProgress(bus.of(tenant), job)
-                await self.progress[view.job].follow()
-
-    def rate(self, job: str) -> float:
-        """Samples a second of a job, by the samples of its workers that were heard lately."""
-        since = time.monotonic() - RATE_MEMORY_S
-        return sum(rate for (name, _), (at, rate) in self.rates.items() if name == job and at >= since)
+    for name, known in list(picture.jobs.items()):
+        if not known.row.ended_ms and name not in progress:
+            tenant, job = split_job(name)
+            progress[name] = JobProgress(bus.of(tenant), job)
+            await progress[name].follow()
 
 
 async def _watch(bus: NatsBus, once: bool) -> None:
     from rich.console import Console, Group
     from rich.live import Live
 
-    from rover_bus.events import subjects
-    from rover_bus.events.streams import FACTS, PROFILES
+    from rover_bus.cli.views.picture import Picture
+    from rover_bus.cli.views.progress import JobProgress
 
-    picture = Picture()
-    await bus.follow(FACTS, subjects.everywhere(subjects.job_facts()), picture.take_fact, start="first")
-    await bus.follow(PROFILES, subjects.everywhere("rover.profile.>"), picture.take_sample)
+    picture, progress = Picture(), dict[str, JobProgress]()
+    await picture.follow(bus)
     await asyncio.sleep(REDRAW_S)
 
     async def draw() -> Any:
-        await picture.follow_logs(bus)
-        return Group(draw_jobs(picture), "", draw_members(picture))
+        await _follow_logs(bus, picture, progress)
+        return Group(draw_jobs(picture, progress), "", draw_members(picture))
 
     if once:
         await draw()
@@ -113,16 +67,16 @@ async def _watch(bus: NatsBus, once: bool) -> None:
             live.update(await draw())
 
 
-def draw_jobs(picture: Picture) -> Table:
+def draw_jobs(picture: Picture, logs: dict[str, JobProgress]) -> Table:
     """Return the jobs as a table; those that ended come last."""
     from rich.table import Table
 
     table = Table(
         "job", "state", "done", "workers", "servers", "samples/s", "leader", box=None, pad_edge=False
     )
-    there = [view for view in picture.jobs.values() if view.submitted_ms or not view.forgotten]
+    there = [known.row for known in picture.jobs.values()]
     for view in sorted(there, key=lambda each: (each.ended_ms > 0, -each.submitted_ms)):
-        progress = None if view.ended_ms else picture.progress.get(view.job)
+        progress = None if view.ended_ms else logs.get(view.job)
         done = progress.fraction if progress else view.committed / view.total if view.total else 0.0
         table.add_row(
             view.job,

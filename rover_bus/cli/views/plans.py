@@ -6,7 +6,7 @@ Fed by history.py; read by `rover plan`, `rover explain` and the demo. One view 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rover_bus.events import facts
 from rover_bus.events.errors import InputError, Refused
@@ -184,3 +184,22 @@ def change_text(held: Size | None, wanted: Size) -> str:
         if getattr(held, name) != getattr(wanted, name)
     ]
     return ", ".join(changes) or "nothing"
+
+
+def plan_row(view: PlanView) -> dict[str, Any]:
+    """Return a plan as a record: a line of `rover plan list`."""
+    proposed, judged = view.proposed, view.judged
+    return {
+        "plan": view.number,
+        "step": proposed.step,
+        "change": change_text(proposed.held, proposed.size),
+        "state": view.state,
+        "why": view.why or proposed.constant,
+        "measured": proposed.measured or None,
+        "predicted": proposed.predicted or None,
+        "after": judged.after if judged else None,
+        "reason": proposed.reason,
+        "by": proposed.by,
+        "person": view.person,
+        "undone_by": view.undone_by or None,
+    }

@@ -1,0 +1,195 @@
+"""What is known of all jobs and hosts now, kept up to date by one follower of facts and one of samples.
+
+Feeds `rover top` and what serves HTTP. A picture is made of the views that commands read (history.py, plans.py, elsewhere.py), each
+fact taken in once, in the order of the stream; nothing is asked again, however often it is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rover_bus.cli.views.elsewhere import RunningMembers
+from rover_bus.cli.views.history import Happened, JobRow, read_happened
+from rover_bus.cli.views.plans import PlanTable
+from rover_bus.events import facts, subjects
+from rover_bus.events.bus import Bus, Stored
+from rover_bus.events.checkpoint_facts import (
+    CheckpointFailed,
+    CheckpointOpened,
+    CheckpointReady,
+    HostStorageBlocked,
+)
+from rover_bus.events.codec import decode_any
+from rover_bus.events.data_facts import LedgerRewound
+from rover_bus.events.errors import BadMessage
+from rover_bus.events.fact import Fact
+from rover_bus.events.facts import JobFact
+from rover_bus.events.host_facts import HostExited, HostRecovered, HostSlow, HostStarted
+from rover_bus.events.profiles import HostProfile, ServerProfile, WorkerProfile
+from rover_bus.events.streams import FACTS, PROFILES
+from rover_bus.events.tenancy import of_control
+
+RATE_MEMORY_S = 10.0  # a sample that is older says nothing of now
+RECENT = 2000  # facts that are kept at hand for those who follow them
+
+
+@dataclass(slots=True)
+class Occurrences:
+    """How often something happened to a job, by its facts. `members`: that are desired, by role."""
+
+    lost: Counter[str] = field(default_factory=Counter)
+    plans: Counter[str] = field(default_factory=Counter)
+    checkpoints: Counter[str] = field(default_factory=Counter)
+    failures: int = 0
+    elections: int = 0
+    rewinds: int = 0
+    moves: int = 0
+    ready_ms: int = 0  # when the newest checkpoint became ready
+    members: dict[str, int] = field(default_factory=dict)
+
+    def take(self, fact: JobFact, time_ms: int) -> None:
+        """Take a fact of the job in."""
+        match fact:
+            case facts.MemberLost(member=member):
+                self.lost[member.role] += 1
+            case facts.MembersDesired():
+                wanted = [desired.member.role for desired in fact.members]
+                self.members = {"worker": wanted.count("worker"), "ps": wanted.count("ps")}
+            case facts.WorkerFailed():
+                self.failures += 1
+            case facts.MasterElected():
+                self.elections += 1
+            case LedgerRewound():
+                self.rewinds += 1
+            case facts.SlotsMoved():
+                self.moves += 1
+            case facts.PlanProposed() | facts.PlanApplied() | facts.PlanKept() | facts.PlanRolledBack():
+                self.plans[fact.kind().partition(".")[2]] += 1
+            case facts.PlanRefused(constant=constant):
+                self.plans["rejected" if constant == "rejected" else "refused"] += 1
+            case CheckpointOpened() | CheckpointFailed():
+                self.checkpoints[fact.kind().partition(".")[2]] += 1
+            case CheckpointReady():
+                self.checkpoints["ready"] += 1
+                self.ready_ms = time_ms
+            case _:
+                pass  # is not counted
+
+
+class KnownOfJob:
+    """One job: its row, its plans, its processes, and what happened to it."""
+
+    def __init__(self, job: str) -> None:
+        self.row, self.plans = JobRow(job), PlanTable(job)
+        self.members, self.occurrences = RunningMembers(job), Occurrences()
+        self.workers: dict[str, tuple[float, WorkerProfile]] = {}  # by member, with when it came
+        self.servers: dict[str, tuple[float, ServerProfile]] = {}
+
+    def take(self, fact: Fact, time_ms: int) -> None:
+        """Take a fact in that is about this job."""
+        self.members.take(fact)
+        if isinstance(fact, JobFact):
+            self.row.take(fact, time_ms)
+            self.plans.take(fact, time_ms)
+            self.occurrences.take(fact, time_ms)
+            if isinstance(fact, facts.JobEnded):
+                self.workers, self.servers = {}, {}
+        elif isinstance(fact, HostStorageBlocked):
+            self.row.checkpoints.take(fact, time_ms)
+
+    @property
+    def state(self) -> str:
+        """The job's state in one word, as far as facts say it."""
+        return "paused" if self.plans.paused and not self.row.ended_ms else self.row.state
+
+
+class Picture:
+    """What is known now. `clock`: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.jobs: dict[str, KnownOfJob] = {}
+        self.hosts: dict[str, HostProfile] = {}
+        self.slow_hosts: set[str] = set()
+        self.sequence = 0  # of the newest fact
+        self.newest_ms = 0
+        self.refused = 0  # facts that no reader believes
+        self.recent: deque[Happened] = deque(maxlen=RECENT)
+        self._clock = clock
+        self._news = asyncio.Event()
+
+    async def follow(self, bus: Bus) -> None:
+        """Take in all facts that there are, and all that come; samples from now on."""
+        await bus.follow(FACTS, subjects.everywhere("rover.>"), self.take_fact, start="first")
+        await bus.follow(PROFILES, subjects.everywhere("rover.profile.>"), self.take_sample)
+
+    def take_fact(self, stored: Stored) -> None:
+        """Take one in."""
+        happened = read_happened(stored)
+        if stored.sequence <= self.sequence:
+            self.recent.clear()  # a power cut took some, and their numbers are used again
+        self.sequence, self.newest_ms = stored.sequence, stored.time_ms
+        self.recent.append(happened)
+        if happened.fact is None:
+            self.refused += 1
+        else:
+            self._take(happened.fact, happened.job, stored.time_ms)
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _take(self, fact: Fact, job: str, time_ms: int) -> None:
+        match fact:
+            case facts.JobForgotten():
+                self.jobs.pop(job, None)
+            case JobFact() | HostStarted() | HostExited() | HostStorageBlocked():
+                known = self.jobs.get(job)
+                if known is None and isinstance(fact, facts.JobSubmitted):
+                    known = self.jobs[job] = KnownOfJob(job)
+                if known is not None:
+                    known.take(fact, time_ms)
+            case HostSlow(host=host):
+                self.slow_hosts.add(host)
+            case HostRecovered(host=host):
+                self.slow_hosts.discard(host)
+            case _:
+                pass  # of no job
+
+    def take_sample(self, stored: Stored) -> None:
+        """Take in what a host or a member measured."""
+        try:
+            sample = decode_any(stored.body)
+        except BadMessage:
+            return
+        at = subjects.parse(stored.subject)
+        sample = of_control(sample, at.tenant if at is not None else "")
+        if isinstance(sample, HostProfile):
+            self.hosts[sample.host] = sample
+        elif isinstance(sample, WorkerProfile | ServerProfile) and sample.window_s > 0:
+            self._take_member(sample)
+
+    def _take_member(self, sample: WorkerProfile | ServerProfile) -> None:
+        known = self.jobs.get(sample.job)
+        if known is None or known.row.ended_ms:
+            return
+        if isinstance(sample, WorkerProfile):
+            known.workers[str(sample.member)] = self._clock(), sample
+        else:
+            known.servers[str(sample.member)] = self._clock(), sample
+
+    def workers(self, job: str) -> dict[str, WorkerProfile]:
+        """Return the last samples of a job's workers, by member; those that came lately."""
+        since, known = self._clock() - RATE_MEMORY_S, self.jobs.get(job)
+        there = known.workers.items() if known is not None else ()
+        return {member: sample for member, (at, sample) in there if at >= since}
+
+    def rate(self, job: str) -> float:
+        """Samples a second of a job, by the samples of its workers that came lately."""
+        return sum(each.samples / each.window_s for each in self.workers(job).values())
+
+    async def beyond(self, sequence: int) -> None:
+        """Wait until there is a fact behind this one."""
+        while self.sequence <= sequence:
+            await self._news.wait()
