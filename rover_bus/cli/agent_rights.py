@@ -44,9 +44,9 @@ class AgentRights:
     _agent: PodAgent
     _keys: AgentKeys
 
-    async def renewed_while(self, bus: NatsBus, work: Awaitable[None]) -> None:
+    async def renewed_while(self, work: Awaitable[None]) -> None:
         """Do something on a connection, with rights that do not end meanwhile. Raises what ends the work, or the renewal."""
-        tasks = [asyncio.ensure_future(work), asyncio.create_task(self._renew_for_ever(bus))]
+        tasks = [asyncio.ensure_future(work), asyncio.create_task(self._renew_for_ever())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
@@ -56,8 +56,8 @@ class AgentRights:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _renew_for_ever(self, bus: NatsBus) -> None:
-        """Have a connection show newer credentials before the former ones end, again and again."""
+    async def _renew_for_ever(self) -> None:
+        """Have newer credentials in the file before the former ones end, again and again: the next connection shows them."""
         while True:
             await asyncio.sleep(VALID_S / 3)
             grant = await _ask_on(self._agent, self._keys)
@@ -65,7 +65,7 @@ class AgentRights:
                 raise AccessDenied(
                     f"this agent's pod is on {grant.host} now, not on {self.host}: start it again"
                 )
-            bus.show(_kept(self._keys, grant, self.file))
+            _kept(self._keys, grant, self.file)
 
 
 async def get_rights(agent: PodAgent, folder: Path) -> AgentRights:

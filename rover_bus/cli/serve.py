@@ -190,7 +190,7 @@ async def _serve(options: ServiceOptions) -> None:
     if not stop.is_set():
         async with connect(options) as bus:
             work = _ROLES[options.role](bus, options, stop)
-            await unless_turned_away(bus, work if rights is None else rights.renewed_while(bus, work))
+            await unless_turned_away(bus, work if rights is None else rights.renewed_while(work))
 
 
 async def _ask_for_rights(options: ServiceOptions, stop: asyncio.Event) -> AgentRights | None:
@@ -214,14 +214,13 @@ async def connect(options: ServiceOptions) -> AsyncIterator[NatsBus]:
     """Connect to the bus, with its streams and buckets in place. A broker that is just starting again is waited for."""
     if not options.url:
         raise InputError("no broker is named: --url, or ROVER_URL")
-    secret = credentials.of_process(os.environ, options.secret_file)
     began = time.monotonic()
     deadline = began + REACH_BROKER_S
     while True:
         try:
             bus = await NatsBus.connect(
                 options.url,
-                secret=secret,
+                secret=partial(credentials.of_process, os.environ, options.secret_file),
                 secret_source=options.secret_file or "--secret-file",
                 name=name(options),
                 ways=_ways(options),
@@ -327,6 +326,7 @@ async def _register_runs(bus: NatsBus, options: ServiceOptions) -> None:
     """Where the keys of the stack are at hand: the broker of another is told by its own."""
     from rover_bus.auth.vault import Vault
     from rover_bus.cli.registrar import register_runs
+    from rover_bus.cli.rotating import offer_keys
     from rover_bus.cli.tenants import make_whole, of_registrar
 
     vault = Vault.beside(options.secret_file) if options.secret_file else None
@@ -334,6 +334,7 @@ async def _register_runs(bus: NatsBus, options: ServiceOptions) -> None:
         try:
             async with of_registrar(options.url, vault.owner_credentials()) as owner:
                 await make_whole(owner, vault, vault.tenants)
+                await offer_keys(owner, vault)
             async with of_registrar(options.url, vault.system_credentials()) as system:
                 await register_runs(bus, system, vault)
         except RoverError as error:
@@ -381,6 +382,8 @@ async def _serve_master(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
 async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.auth.agents import parts_secret
     from rover_bus.cli.of_members import commands_of, credential_of, learn_tenant, vault_beside
+    from rover_bus.cli.renewing import renew_members
+    from rover_bus.node.local.layout import create
     from rover_bus.node.service import Options, run_daemon
 
     vault = vault_beside(options.secret_file)
@@ -397,7 +400,16 @@ async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
         bind=options.bind,
     )
     ready = partial(_announce_ready, options)
-    await run_daemon(bus, options.host, options.directory, given, stop=stop, ready=ready)
+    renewing = None
+    if vault is not None:
+        home = create(options.directory)
+        renewing = asyncio.create_task(renew_members(bus, vault, options.secret_file, options.host, home))
+    try:
+        await run_daemon(bus, options.host, options.directory, given, stop=stop, ready=ready)
+    finally:
+        if renewing is not None:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
 
 
 async def _serve_operator(_bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:

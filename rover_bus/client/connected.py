@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -325,14 +326,13 @@ async def _connect(environment: Environment) -> Bus:
     from rover_bus.events.nats_bus import NatsBus  # only a job on a bus pays for importing nats
     from rover_bus.events.nats_wire import Ways
 
-    secret = _shown(environment)
     began = time.monotonic()
     deadline = began + (0.0 if environment.external else REACH_BROKER_S)
     while True:
         try:
             return await NatsBus.connect(
                 environment.url,
-                secret=secret,
+                secret=partial(_shown, environment),
                 secret_source=environment.secret_file or "ROVER_SECRET_FILE",
                 name=f"{environment.job} {environment.member}",
                 ways=Ways(direct=True),
@@ -349,4 +349,5 @@ async def _connect(environment: Environment) -> Bus:
 
 def _shown(environment: Environment) -> str:
     """Return what this worker shows to its broker, and to its servers: "" where nothing is named. Raises InputError."""
-    return credentials.of_process({credentials.VARIABLE: environment.credential}, environment.secret_file)
+    given = {credentials.VARIABLE: environment.credential, credentials.DIRECTORY: environment.member_dir}
+    return credentials.of_process(given, environment.secret_file)

@@ -20,7 +20,7 @@ from rover_bus.events.identity import Member
 class Environment:
     """What the platform says. `spec_file` and `summary_file` are for runs of a job file in one process (`rover run --plain`);
     `job_file` is the one that a person names for a program that runs alone. `loaded_file`: where the platform wants to read what
-    was loaded when this worker joined, for spares of the job.
+    was loaded when this worker joined, for spares of the job. `member_dir`: where it leaves a credential that replaces the first.
 
     `grace_s`: how long a drain tries to reach servers and master that do not answer; to be kept below the platform's own grace.
     """
@@ -36,6 +36,7 @@ class Environment:
     job_file: str = ""
     summary_file: str = ""
     loaded_file: str = ""
+    member_dir: str = ""
     grace_s: float = 5.0
 
     @property
@@ -87,4 +88,5 @@ _TEXTS = (
     "job_file",
     "summary_file",
     "loaded_file",
+    "member_dir",
 )

@@ -20,6 +20,10 @@ from typing import Any
 from rover_bus.events.errors import InputError
 
 VARIABLE = "ROVER_CREDENTIAL"
+DIRECTORY, RENEWED = (
+    "ROVER_MEMBER_DIR",
+    "credential",
+)  # of a member, and its file of a credential that replaces its first
 INBOX = "_INBOX"
 MOST_BYTES = 64 << 10  # of a credential: what is larger is none
 _TOKEN, _SEED, _SOCKETS = "NATS USER JWT", "USER NKEY SEED", "ROVER SOCKET SECRET"
@@ -116,7 +120,16 @@ def read(text: str) -> Credential | None:
 
 def of_process(variables: Mapping[str, str], named_file: str) -> str:
     """Return what a process shows to its broker: its own credential, else what the named file holds, else "". Raises InputError."""
-    return variables.get(VARIABLE, "") or (read_file(Path(named_file)) if named_file else "")
+    own = renewed(variables) or variables.get(VARIABLE, "")
+    return own or (read_file(Path(named_file)) if named_file else "")
+
+
+def renewed(variables: Mapping[str, str]) -> str:
+    """Return the credential that a member was given after its start, "" where it was given none. Raises InputError."""
+    if not variables.get(VARIABLE) or not variables.get(DIRECTORY):
+        return ""
+    path = Path(variables[DIRECTORY], RENEWED)
+    return read_file(path) if path.exists() else ""
 
 
 def read_file(path: Path) -> str:

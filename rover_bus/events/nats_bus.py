@@ -63,9 +63,9 @@ class NatsBus(NatsStorage):
 
     replicas: int = 1
 
-    def __init__(self, broker: BrokerAddress) -> None:
+    def __init__(self, broker: BrokerAddress, secret: Callable[[], str]) -> None:
         super().__init__()
-        self._broker, self.url = broker, broker.url
+        self._broker, self.url, self._secret = broker, broker.url, secret
         self._client: Client | None = None
         self._max_payload_bytes = 0  # as the broker said when it was reached last
         self._gone = asyncio.Event()  # the client is
@@ -88,7 +88,7 @@ class NatsBus(NatsStorage):
         cls,
         url: str,
         *,
-        secret: str = "",
+        secret: str | Callable[[], str] = "",
         secret_source: str = "the secret given",
         name: str = "rover",
         timeout_s: float = 2.0,
@@ -96,16 +96,13 @@ class NatsBus(NatsStorage):
     ) -> Self:
         """Connect, or raise BrokerUnreachable within about `timeout_s`, or AccessDenied.
 
-        `secret`: the text of a credential (credentials.py), or one word; `secret_source`: what AccessDenied tells the user to
-        check, for example the path of its file. `ways`: of a process with few rights. Losses are mended; calls raise NotConnected.
+        `secret`: the text of a credential (credentials.py), or one word; or what returns it, asked before each connection.
+        `secret_source`: what AccessDenied tells the user to check, for example the path of its file. `ways`: of a process with
+        few rights. Later losses are mended for ever; calls raise NotConnected meanwhile.
         """
-        bus = cls(BrokerAddress(url, secret, secret_source, name, timeout_s))
-        user = credentials.read(secret)
-        if user is not None:
-            bus.ways = replace(ways, tenant=user.tenant, direct=ways.direct or user.only_looks)
-            bus._user = user
-        else:
-            bus.ways = ways
+        ask = secret if callable(secret) else partial(str, secret)
+        bus = cls(BrokerAddress(url, "", secret_source, name, timeout_s), ask)
+        bus.ways = ways
         await bus._open()
         bus._spawn(bus._watch_over())
         return bus
@@ -131,10 +128,6 @@ class NatsBus(NatsStorage):
 
     def on_connection(self, listener: Callable[[ConnectionState], None]) -> None:
         self._listeners.append(listener)
-
-    def show(self, secret: str) -> None:
-        """Show these credentials, of the same user, from the next connection on."""
-        self._broker = self._broker._replace(secret=secret)
 
     async def turned_away(self) -> AccessDenied:
         """Wait until the broker has refused these credentials for good: revoked, or expired. No connection comes any more."""
@@ -331,7 +324,17 @@ class NatsBus(NatsStorage):
 
     # The connection
 
+    def _identify(self) -> None:
+        """Be the user that our credential says now. Ids of messages stay as they were: what is sent again is known again."""
+        secret = self._secret()
+        user = credentials.read(secret)
+        if user is not None and secret != self._broker.secret:
+            self.ways = replace(self.ways, tenant=user.tenant, direct=self.ways.direct or user.only_looks)
+            self._user = replace(user, messages=self._user.messages or user.messages)
+        self._broker = self._broker._replace(secret=secret)
+
     async def _open(self) -> None:
+        self._identify()
         client = await dial(self._broker, self._on_error, self._lost)
         self._client, self._gone = client, asyncio.Event()
         self._max_payload_bytes = client.max_payload
@@ -347,19 +350,18 @@ class NatsBus(NatsStorage):
             self._lost(client)
             await end(client)
             if isinstance(error, nats.errors.Error | BusError):
-                raise NotConnected(
-                    f"the broker at {self._broker.url} closed the connection at once: its log says why"
-                ) from error
+                raise self._closed_at_once() from error
             raise
         await self._restore_streams()
         await self._attach_readers()
         if self._client is not client:
-            raise NotConnected(
-                f"the broker at {self._broker.url} closed the connection at once: its log says why"
-            )
+            raise self._closed_at_once()
         self._state = "connected"
         self._refusal.note(None)
         self._notify("connected")
+
+    def _closed_at_once(self) -> NotConnected:
+        return NotConnected(f"the broker at {self.url} closed the connection at once: its log says why")
 
     def _lost(self, client: Client) -> None:
         """A client has ended. Fail what waits at once, and dial again."""
@@ -458,11 +460,8 @@ class NatsBus(NatsStorage):
             if self._refusal.error is not None:
                 raise self._refusal.error
             closed = self._state == "closed"
-            raise NotConnected(
-                "this connection was closed"
-                if closed
-                else f"the broker at {self._broker.url} is away: wait for on_connection"
-            )
+            away = f"the broker at {self.url} is away: wait for on_connection"
+            raise NotConnected("this connection was closed" if closed else away)
         if self._denied:
             self._refuse_denied(subject)
         return client

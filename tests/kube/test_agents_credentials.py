@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -216,7 +217,7 @@ def test_rights_are_renewed_while_an_agent_works_and_end_when_they_are_not(
     async def run() -> None:
         async with stage(cluster, namespace, tmp_path) as on:
             rights = await get_rights(on.agent(token_of(cluster, pod)), tmp_path / "state")
-            bus = await NatsBus.connect(on.broker.url, secret=rights.file.read_text())
+            bus = await NatsBus.connect(on.broker.url, secret=partial(credentials.read_file, rights.file))
             first = credentials.read(rights.file.read_text())
             assert first is not None
 
@@ -228,7 +229,7 @@ def test_rights_are_renewed_while_an_agent_works_and_end_when_they_are_not(
                         await asyncio.sleep(0.05)
                 await bus.append("ROVER_FACTS", subjects.host_fact(node, "storage_opened"), b"x")
 
-            await rights.renewed_while(bus, work())
+            await rights.renewed_while(work())
             async with asyncio.timeout(PATIENCE_S):
                 refused = await bus.turned_away()
             assert "expired" in str(refused)

@@ -193,14 +193,21 @@ def users(directory: str, output: str) -> None:
 
 @auth.command("revoke")
 @click.argument("users", nargs=-1, metavar="[USER|FILE]...")
-@click.option("--host", default="", help="The host of this name that joined.")
+@click.option(
+    "--host",
+    default="",
+    help="The host of this name that joined; the keys that it signs members with are replaced.",
+)
 @click.option("--people-of", "tenant", default="", metavar="TENANT", help="All people of this tenant.")
 @directory_option
 def revoke(users: tuple[str, ...], host: str, tenant: str, directory: str) -> None:
     """Take all rights from users, at once and for ever: by public key, by a file of credentials, by host, or a tenant's people.
 
-    A process that has them ends with exit code 5. Rights of a job's members end with the job by themselves.
+    A process that has them ends with exit code 5. Rights of a job's members end with the job by themselves. Members of other hosts
+    go on with new credentials.
     """
+    from rover_bus.auth.rotation import fresh_keys, take_keys
+    from rover_bus.cli.rotating import replace_keys
     from rover_bus.cli.tenants import tell
 
     home = Home.find(directory).of_running()
@@ -215,17 +222,55 @@ def revoke(users: tuple[str, ...], host: str, tenant: str, directory: str) -> No
         if not found:
             raise InputError("no such user: `rover auth users` lists those that were given credentials")
         told = {account: vault.revoke(user, account) for user, account in found.items()}
+        if host:
+            take_keys(vault, fresh_keys())
 
-        async def tell_all(_owner: NatsBus, system: Bus) -> None:
+        async def tell_all(owner: NatsBus, system: Bus) -> list[str]:
             for token in told.values():
                 await tell(system, token)
+            return await replace_keys(owner, system, vault, host) if host else []
 
-        try:
-            _as_owner(home, vault, tell_all)
-        except NoStack:
-            click.echo("the stack does not run: it takes that in when it starts", err=True)
+        late = _told(home, vault, tell_all)
     for user in found:
         click.echo(f"{user}: has no rights any more")
+    if host:
+        _say_replaced(late)
+
+
+@auth.command("rotate")
+@directory_option
+def rotate(directory: str) -> None:
+    """Replace the keys that sign members of jobs, on all hosts that joined. Jobs train on: their members get new credentials.
+
+    For keys that others may have seen; `rover auth revoke --host H` does this by itself for a host that is lost.
+    """
+    from rover_bus.auth.rotation import fresh_keys, take_keys
+    from rover_bus.cli.rotating import replace_keys
+
+    home = Home.find(directory).of_running()
+    with _vault(home) as vault:
+        take_keys(vault, fresh_keys())
+        late = _told(home, vault, lambda owner, system: replace_keys(owner, system, vault))
+    _say_replaced(late)
+
+
+def _told(home: Home, vault: Vault, work: Callable[[NatsBus, Bus], Awaitable[list[str]]]) -> list[str]:
+    """Tell the running stack what the vault says; return the hosts that are late. One that is stopped takes it in at its start."""
+    try:
+        return _as_owner(home, vault, work)
+    except NoStack:
+        click.echo("the stack does not run: it takes that in when it starts", err=True)
+        return []
+
+
+def _say_replaced(late: list[str]) -> None:
+    click.echo(
+        "the keys that sign members are replaced: members with former credentials have no rights any more"
+    )
+    for host in late:
+        click.echo(
+            f"{host}: has not taken the new keys yet; its members end unless it does within 10 s", err=True
+        )
 
 
 def _named(vault: Vault, named: str) -> tuple[str, str]:

@@ -16,6 +16,9 @@ from patience import PATIENCE_S, until
 from small_job import SmallJob
 from taken_away import take_away
 
+from rover_bus.auth.host_vault import HostVault
+from rover_bus.auth.roles import MEMBER_ROLES
+from rover_bus.auth.secret_files import write_secret
 from rover_bus.cli.home import Home
 from rover_bus.cli.stack import Here, RunningStack
 from rover_bus.flash.places import host_root
@@ -89,28 +92,27 @@ def token(stack: RunningStack, file: Path, ttl: str = "10m") -> Path:
     return file
 
 
+def training_on_three(folder: Path, ends: ExitStack) -> tuple[RunningStack, dict[str, JoinedHost], SmallJob]:
+    """Return a stack, the two hosts that have joined it, and a job with members and copies on all three."""
+    one = ends.enter_context(
+        RunningStack(folder / "one", here=Here("one", bind="127.0.0.2"), disposable=True)
+    )
+    hosts = {
+        name: ends.enter_context(joined(folder, name, address, token(one, folder / f"{name}.token")))
+        for name, address in (("two", "127.0.0.3"), ("three", "127.0.0.4"))
+    }
+    job = SmallJob(
+        folder=folder, home=one.home.root, rows=2_000, epochs=2, workers=3, servers=3, checkpoint=COPIED
+    )
+    job.submit()
+    job.until(lambda: job.facts("checkpoint.redundant"), "a cut whose parts other hosts hold")
+    assert used(job) == {"one", "two", "three"}
+    return one, hosts, job
+
+
 def test_hosts_join_train_are_lost_and_replaced(tmp_path: Path) -> None:
     with ExitStack() as ends:
-        one = ends.enter_context(
-            RunningStack(tmp_path / "one", here=Here("one", bind="127.0.0.2"), disposable=True)
-        )
-        hosts = {
-            name: ends.enter_context(joined(tmp_path, name, address, token(one, tmp_path / f"{name}.token")))
-            for name, address in (("two", "127.0.0.3"), ("three", "127.0.0.4"))
-        }
-        job = SmallJob(
-            folder=tmp_path,
-            home=one.home.root,
-            rows=2_000,
-            epochs=2,
-            workers=3,
-            servers=3,
-            checkpoint=COPIED,
-        )
-        job.submit()
-
-        job.until(lambda: job.facts("checkpoint.redundant"), "a cut whose parts other hosts hold")
-        assert used(job) == {"one", "two", "three"}
+        one, hosts, job = training_on_three(tmp_path, ends)
         hosts["two"].lose()
         replacement = token(one, tmp_path / "four.token")
         ends.enter_context(joined(tmp_path, "four", "127.0.0.5", replacement))
@@ -118,6 +120,30 @@ def test_hosts_join_train_are_lost_and_replaced(tmp_path: Path) -> None:
             lambda: "two" not in used(job) and job.facts("ledger.rewound"), "a way back without the lost host"
         )
         job.complete()
+
+
+def test_what_a_lost_host_signs_is_refused_and_members_of_other_hosts_train_on(tmp_path: Path) -> None:
+    with ExitStack() as ends:
+        one, hosts, job = training_on_three(tmp_path, ends)
+        placed = job.facts("members.desired")[-1]
+        of_two = {str(each["member"]) for each in placed["members"] if each["host"] == "two"}
+        stolen = HostVault(hosts["two"].home.auth)
+
+        hosts["two"].lose()
+        revoked = rover("auth", "revoke", "--host", "two", home=one.home.root)
+        assert (revoked.returncode, revoked.stderr) == (0, ""), revoked.stderr
+        for role in MEMBER_ROLES:
+            credential = stolen.member_credentials(role, job.name, placed["uid"], f"{role}-9.1", "two")
+            write_secret(tmp_path / "stolen" / role, credential)
+            words = ["--url", one.url, "--secret-file", str(tmp_path / "stolen" / role)]
+            refused = rover("events", *words, home=tmp_path / "elsewhere")
+            assert (refused.returncode, refused.stderr.count("\n")) == (5, 1), refused.stderr
+            assert "refuses the secret" in refused.stderr
+        job.until(
+            lambda: "two" not in used(job) and job.facts("ledger.rewound"), "a way back without the lost host"
+        )
+        job.complete()
+        assert {str(each["member"]) for each in job.facts("member.lost")} <= of_two
 
 
 def test_a_host_that_is_revoked_ends_by_itself_and_comes_back_by_another_token_alone(tmp_path: Path) -> None:

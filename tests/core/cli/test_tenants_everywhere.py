@@ -40,7 +40,10 @@ OF_NO_TENANT = {
         "nats",
         *(f"kube {each}" for each in ("render", "prepare", "clean", "credentials")),
     ),
-    *(f"auth {each}" for each in ("add", "list", "credentials", "remove", "token", "users", "revoke")),
+    *(
+        f"auth {each}"
+        for each in ("add", "list", "credentials", "remove", "token", "users", "revoke", "rotate")
+    ),
     *(f"quota {each}" for each in ("list", "set", "remove")),
 }
 
