@@ -1,8 +1,9 @@
 """New keys for members of jobs, once a host that holds the present ones is lost: made, sealed for each host that stays, taken in.
 
-What signs members is derived from seeds that every host of a stack has (vault.py): a host that is lost has them for ever, so all
-of them are replaced, and it is given none. Fed by `rover auth` (cli/rotating.py); feeds the bucket in which hosts look for theirs,
-and their daemons (cli/renewing.py). Each host's are sealed to the key of its daemon, which never left it.
+What signs members, and what they prove to one another's sockets, is derived from a few secrets that every host of a stack has
+(vault.py): a host that is lost has them for ever, so all of them are replaced, and it is given none. Fed by `rover auth`
+(cli/rotating.py); feeds the bucket in which hosts look for theirs, and their daemons (cli/renewing.py). Each host's are sealed to
+the key of its daemon, which never left it.
 """
 
 from __future__ import annotations
@@ -28,30 +29,35 @@ _RECORD = "rotated"
 
 
 class MemberKeys(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="rover.member_keys.v1"):
-    """What a host signs members with. `seeds`: of the roles, by the names of their keys."""
+    """What a host signs members with. `seeds`: of the roles, by the names of their keys; `sockets`: from which the secrets of runs'
+    and of daemons' sockets are derived.
+    """
 
     seeds: dict[str, str]
+    sockets: str
 
     @property
     def digest(self) -> str:
         """What these are called: nothing of them can be found by it."""
-        return hashlib.sha256(msgspec.json.encode(self.seeds, order="sorted")).hexdigest()[:16]
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
 
 
 def fresh_keys() -> MemberKeys:
     """Return new ones, known nowhere else."""
     random = {name: secrets.token_bytes(tokens.SEED_BYTES) for name in KEYS}
-    return MemberKeys(seeds={name: tokens.new_seed("account", each) for name, each in random.items()})
+    seeds = {name: tokens.new_seed("account", each) for name, each in random.items()}
+    return MemberKeys(seeds=seeds, sockets=secrets.token_hex(tokens.SEED_BYTES))
 
 
 def take_keys(vault: Vault, keys: MemberKeys) -> None:
     """Have a vault sign members with these from now on. Raises AccessDenied for keys that no host needs."""
-    if set(keys.seeds) != set(KEYS):
+    if set(keys.seeds) != set(KEYS) or not keys.sockets.isalnum():
         raise AccessDenied("the stack offers keys that no host needs: run the stack's release here")
     for seed in keys.seeds.values():
         tokens.public(seed)  # raises for what is no seed
     for name, seed in keys.seeds.items():
         write_secret(vault.root / "keys" / f"{name}.nk", seed + "\n")
+    write_secret(vault.root / "keys" / "sockets", keys.sockets + "\n")
     write_secret(vault.root / _RECORD, keys.digest + "\n")
 
 
@@ -60,7 +66,8 @@ def present_keys(vault: Vault) -> MemberKeys | None:
     if not (vault.root / _RECORD).exists():
         return None
     files = {name: vault.root / "keys" / f"{name}.nk" for name in KEYS}
-    return MemberKeys(seeds={name: file.read_text().strip() for name, file in files.items()})
+    seeds = {name: file.read_text().strip() for name, file in files.items()}
+    return MemberKeys(seeds=seeds, sockets=vault.host_secret.decode())
 
 
 def seal(keys: MemberKeys, user: str) -> bytes:

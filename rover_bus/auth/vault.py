@@ -395,8 +395,8 @@ class Vault:
 
     @property
     def cluster_secret(self) -> str:
-        """What the servers of a broker cluster demand of one another."""
-        return hmac.new(self.host_secret, b"cluster", hashlib.sha256).hexdigest()
+        """What the servers of a broker cluster demand of one another: no host that joined can know it."""
+        return hmac.new(self._seed(ROOT).encode(), b"cluster", hashlib.sha256).hexdigest()
 
     def job_secret(self, job: str, uid: str) -> str:
         """Return what servers and workers of one run of a job demand of one another."""

@@ -32,7 +32,6 @@ async def keep_checkpoints(
 ) -> None:
     """Run the agent until `stop`."""
     vault = vault_beside(options.secret_file)
-    shown = credentials.of_process(os.environ, options.secret_file)
     me = Host(
         name=subjects.name(options.host, "host"),
         daemon=secrets.token_hex(6),
@@ -42,7 +41,7 @@ async def keep_checkpoints(
     places = Places(
         shm=host_root(options.directory),
         storage=Path(options.storage or f"{options.directory}/checkpoints"),
-        secret=parts_secret(vault) if vault else credentials.of_sockets(shown).encode(),
+        secret=parts_secret(vault) if vault else credentials.of_sockets(os.environ, options.secret_file),
         bind=options.bind,
         domain=options.domain,
         patient=options.settings.storage,

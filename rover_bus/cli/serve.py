@@ -385,13 +385,14 @@ async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
     from rover_bus.cli.renewing import renew_members
     from rover_bus.node.local.layout import create
     from rover_bus.node.service import Options, run_daemon
+    from rover_bus.ps.shared_secret import SharedSecret
 
     vault = vault_beside(options.secret_file)
     given = Options(
         commands=commands_of(options.sets, sys.executable),
         url=options.url,
         secret_file="" if vault else options.secret_file,
-        parts_secret=parts_secret(vault) if vault else b"",
+        parts_secret=SharedSecret(partial(parts_secret, vault)) if vault else b"",
         credential_of=lambda run: credential_of(vault, run, options.host),
         learn_tenant=partial(learn_tenant, vault),
         settings=options.settings,
@@ -429,9 +430,9 @@ async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) 
     from rover_bus.flash.places import host_root
     from rover_bus.node.local.layout import parts_directory
     from rover_bus.ps.service import ServerPlace, serve_job
+    from rover_bus.ps.shared_secret import SharedSecret
 
     incarnation = int(os.environ.get("ROVER_INCARNATION", "0"))
-    secret = credentials.of_process(os.environ, options.secret_file)
     whole_job = subjects.qualified(os.environ.get("ROVER_TENANT", ""), options.job)
     place = ServerPlace(
         directory=parts_directory(options.directory, whole_job),
@@ -445,7 +446,7 @@ async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) 
             bus,
             options.job,
             Member("ps", options.index, incarnation),
-            secret=credentials.of_sockets(secret).encode(),
+            secret=SharedSecret(partial(credentials.of_sockets, os.environ, options.secret_file)),
             nonce=secrets.token_hex(8),
             place=place,
         )

@@ -31,6 +31,7 @@ from rover_bus.events.job import Dataset, JobSpec
 from rover_bus.events.profiles import WorkerProfile
 from rover_bus.events.requests import FailureRequest, RoutingTable
 from rover_bus.ps.client import RemoteParameters
+from rover_bus.ps.shared_secret import SharedSecret
 from rover_bus.ps.store import Parameters
 
 T = TypeVar("T")
@@ -186,13 +187,11 @@ class Connected:
         if not routing.servers:
             return None
         if self._parameters is None:
+            secret = SharedSecret(partial(credentials.of_sockets, *_given(self._environment)))
             self._parameters = RemoteParameters(
-                routing, self._secret().encode(), refresh=self._refresh, in_flight=self.spec.depth
+                routing, secret, refresh=self._refresh, in_flight=self.spec.depth
             )
         return self._parameters
-
-    def _secret(self) -> str:
-        return credentials.of_sockets(_shown(self._environment))
 
     def _refresh(self, after: RoutingTable, wait_s: float) -> RoutingTable:
         """Wait for routing that replaces `after` (the servers' client calls this). Raises when there will be none."""
@@ -332,7 +331,7 @@ async def _connect(environment: Environment) -> Bus:
         try:
             return await NatsBus.connect(
                 environment.url,
-                secret=partial(_shown, environment),
+                secret=partial(credentials.of_process, *_given(environment)),
                 secret_source=environment.secret_file or "ROVER_SECRET_FILE",
                 name=f"{environment.job} {environment.member}",
                 ways=Ways(direct=True),
@@ -347,7 +346,7 @@ async def _connect(environment: Environment) -> Bus:
             await asyncio.sleep(0.1)
 
 
-def _shown(environment: Environment) -> str:
-    """Return what this worker shows to its broker, and to its servers: "" where nothing is named. Raises InputError."""
-    given = {credentials.VARIABLE: environment.credential, credentials.DIRECTORY: environment.member_dir}
-    return credentials.of_process(given, environment.secret_file)
+def _given(environment: Environment) -> tuple[dict[str, str], str]:
+    """Return where it stands what this worker shows to its broker, and to its servers (events/credentials.py)."""
+    own = {credentials.VARIABLE: environment.credential, credentials.DIRECTORY: environment.member_dir}
+    return own, environment.secret_file

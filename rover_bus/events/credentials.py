@@ -148,10 +148,14 @@ def read_file(path: Path) -> str:
     return text
 
 
-def of_sockets(text: str) -> str:
-    """Return the secret that servers and workers of one job share: the credential's, or one word that serves for all."""
+def of_sockets(variables: Mapping[str, str], named_file: str) -> bytes:
+    """Return the secret that servers and workers of one job share now: the credential's, or one word that serves for all.
+
+    Raises InputError.
+    """
+    text = of_process(variables, named_file)
     credential = read(text)
-    return text if credential is None else credential.sockets
+    return (text if credential is None else credential.sockets).encode()
 
 
 def _block(name: str, text: str) -> str:

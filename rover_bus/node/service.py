@@ -33,6 +33,7 @@ from rover_bus.node.local.spawning import MemberSettings
 from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
 from rover_bus.node.presence import Presence
 from rover_bus.node.storage.persister import Places
+from rover_bus.ps.shared_secret import Secret
 
 Connect = Callable[[], Awaitable[Bus]]
 CONNECT_AGAIN_S = 0.2
@@ -55,7 +56,7 @@ class Options:
     learn_tenant: Callable[[bytes], None] = lambda _: (
         None
     )  # told the public keys of each tenant's accounts, as JSON
-    parts_secret: bytes = b""  # what daemons demand of one another; empty: what is in `secret_file`
+    parts_secret: Secret = b""  # what daemons demand of one another; empty: what is in `secret_file`
     settings: Settings = DEFAULTS
     storage: str = (
         ""  # for checkpoints of jobs that name no path; empty: `checkpoints` in the state directory

@@ -11,6 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Unpack
 
 import numpy.typing as npt
@@ -32,6 +33,7 @@ from rover_bus.ps.exchange import (
 )
 from rover_bus.ps.frame import Buffer
 from rover_bus.ps.shared import SharedBodies, map_memory
+from rover_bus.ps.shared_secret import Secret, known
 from rover_bus.ps.spec import Table
 from rover_bus.ps.store import Acknowledged, BatchKey, Exported, Pulled, PushOptions
 from rover_bus.ps.stream import Frame, FrameReceiver, FrameSender, connect
@@ -42,17 +44,26 @@ Refresher = Callable[[RoutingTable, float], RoutingTable]
 class ServerLink:
     """One authenticated connection."""
 
-    def __init__(self, server: ServerAddress, secret: bytes, connect_s: float, silence_s: float) -> None:
+    def __init__(self, server: ServerAddress, secret: Secret, connect_s: float, silence_s: float) -> None:
         self.server = server
         self.name = f"server {server.index} ({', '.join(server.addresses)})"
+        *newer, oldest = known(secret)
+        for each in newer:
+            with suppress(AccessDenied):  # it does not know this one yet
+                shared = self._open(server, each, connect_s)
+                break
+        else:
+            shared = self._open(server, oldest, connect_s)
+        self._socket.settimeout(silence_s)
+        self._receiver, self._sender = FrameReceiver(self._socket, shared), FrameSender(self._socket, shared)
+
+    def _open(self, server: ServerAddress, secret: bytes, connect_s: float) -> SharedBodies | None:
         self._socket = self._connect(server, connect_s)
         try:
-            shared = self._prove(secret)
-            self._socket.settimeout(silence_s)
+            return self._prove(secret)
         except BaseException:
             self._socket.close()
             raise
-        self._receiver, self._sender = FrameReceiver(self._socket, shared), FrameSender(self._socket, shared)
 
     def _connect(self, server: ServerAddress, connect_s: float) -> socket.socket:
         problem = "it has no address"
@@ -152,7 +163,7 @@ class RemoteParameters:
     def __init__(
         self,
         routing: RoutingTable,
-        secret: bytes,
+        secret: Secret,
         *,
         refresh: Refresher = no_news,
         in_flight: int = 1,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 
 from rover_bus.events.errors import AccessDenied, BadMessage
 
@@ -39,12 +40,13 @@ def respond(secret: bytes, server_nonce: bytes, worker_nonce: bytes) -> bytes:
     return worker_nonce + _proof(secret, b"worker", server_nonce, worker_nonce)
 
 
-def accept(secret: bytes, server_nonce: bytes, response: bytes) -> bytes:
-    """Check a worker's response; return the server's own proof. Raises AccessDenied."""
+def accept(known: Iterable[bytes], server_nonce: bytes, response: bytes) -> tuple[bytes, bytes]:
+    """Check a worker's response; return the secret that it has, and the server's own proof. Raises AccessDenied."""
     worker_nonce, proof = response[:NONCE_BYTES], response[NONCE_BYTES:]
-    if not hmac.compare_digest(proof, _proof(secret, b"worker", server_nonce, worker_nonce)):
-        raise AccessDenied("a worker with another secret was refused")
-    return _proof(secret, b"server", worker_nonce, server_nonce)
+    for secret in known:
+        if hmac.compare_digest(proof, _proof(secret, b"worker", server_nonce, worker_nonce)):
+            return secret, _proof(secret, b"server", worker_nonce, server_nonce)
+    raise AccessDenied("a worker with another secret was refused")
 
 
 def check_server(secret: bytes, server_nonce: bytes, worker_nonce: bytes, proof: bytes) -> None:

@@ -15,6 +15,7 @@ from rover_bus.events.requests import ServerAddress
 from rover_bus.ps.client import ServerLink
 from rover_bus.ps.exchange import LinkLost
 from rover_bus.ps.frame import Buffer
+from rover_bus.ps.shared_secret import Secret
 
 CONNECT_S = 2.0
 SILENCE_S = 5.0  # for one answer: then the same request is sent again
@@ -23,7 +24,7 @@ SILENCE_S = 5.0  # for one answer: then the same request is sent again
 class Peers:
     """Connections to the servers that were asked last; one that breaks is made again by the next request."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: Secret) -> None:
         self._secret = secret
         self._links: dict[tuple[int, int], ServerLink] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="peers")

@@ -27,6 +27,7 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.encryption import KIND, WAITS, SocketIdentity, accept_encrypted, make_identity
 from rover_bus.ps.patience import Patience
 from rover_bus.ps.shared import SharedBodies, create_memory, map_memory
+from rover_bus.ps.shared_secret import Secret, known
 from rover_bus.ps.stream import (
     FrameReceiver,
     FrameSender,
@@ -39,6 +40,7 @@ from rover_bus.ps.stream import (
 
 LOOPBACK = "127.0.0.1"
 HANDSHAKE_S = 10.0  # for a worker to prove itself
+LOOK_S = 1.0  # between looks at what secrets count
 MOST_CONNECTIONS = 4096
 MOST_WAITING_BYTES = 1 << 28  # of replies that a worker does not take: above it nothing more is read from it
 
@@ -66,7 +68,7 @@ class _Connection:
         self.shaken = not isinstance(sock, ssl.SSLSocket)  # hands, where it is encrypted
         self.socket, self.shares, self.deadline_s = sock, shares, now_s + HANDSHAKE_S
         self.nonce = secrets.token_bytes(handshake.NONCE_BYTES)
-        self.response = b""
+        self.response = self.secret = b""  # the one that its worker has
         self.receiver: FrameReceiver | None = None  # once the worker has proved itself
         self.waiting: tuple[bytes, bytes] | None = None  # a frame that can wait for its answer
         self.sender = FrameSender(sock)
@@ -84,8 +86,9 @@ class _Connection:
         self.shaken = True
         return 0
 
-    def open(self, proof: bytes) -> None:
+    def open(self, secret: bytes, proof: bytes) -> None:
         """The worker has proved itself: prove ourselves, with shared memory where that can be had, and expect frames."""
+        self.secret = secret
         descriptor = create_memory() if self.shares else None
         if descriptor is None:
             self.sender.put([proof])
@@ -104,8 +107,8 @@ class _Connection:
 class Server:
     """Serves a core at some addresses until `stop`. `secret`: the stack's; loopback unless told otherwise."""
 
-    def __init__(self, core: ServerCore, secret: bytes, addresses: Sequence[str] = ()) -> None:
-        self.core, self._secret = core, secret
+    def __init__(self, core: ServerCore, secret: Secret, addresses: Sequence[str] = ()) -> None:
+        self.core, self._secret, self._looked_s = core, secret, 0.0
         self._selector = selectors.DefaultSelector()
         self._calls: deque[tuple[Callable[[], Any], Future[Any], bool]] = deque()
         self._patience = Patience()
@@ -168,6 +171,7 @@ class Server:
                     work.do()
                     self._patience.note_work(time.monotonic() - began_s)
                 self._drop_silent(time.monotonic())
+                self._drop_former(time.monotonic())
         finally:
             self.close()
 
@@ -229,6 +233,14 @@ class Server:
             self.core.count("denied")
             self._drop(connection)
 
+    def _drop_former(self, now_s: float) -> None:
+        """End what a secret has proved that counts no more: what has the present one connects again."""
+        if now_s < self._looked_s + LOOK_S:
+            return
+        self._looked_s, count = now_s, known(self._secret)
+        for connection in [c for c in self._connections.values() if c.secret and c.secret not in count]:
+            self._drop(connection)
+
     def _exchange(self, connection: _Connection, events: int) -> None:
         try:
             if not connection.shaken:
@@ -288,7 +300,7 @@ class Server:
         received = connection.socket.recv(handshake.RESPONSE_BYTES - len(connection.response))
         connection.response += received
         if len(connection.response) == handshake.RESPONSE_BYTES:
-            connection.open(handshake.accept(self._secret, connection.nonce, connection.response))
+            connection.open(*handshake.accept(known(self._secret), connection.nonce, connection.response))
             self._send(connection)
         return bool(received)
 

@@ -38,6 +38,7 @@ from rover_bus.ps.core import ServerCore
 from rover_bus.ps.moves import AskPeer, Moves, no_peer
 from rover_bus.ps.routing import owned_slots
 from rover_bus.ps.samples import BUSY_S, Samples, done_in_time
+from rover_bus.ps.shared_secret import Secret
 from rover_bus.ps.staging import RoomNotPrepared, Stager
 
 if TYPE_CHECKING:
@@ -396,7 +397,7 @@ async def serve_job(
     job: str,
     member: Member,
     *,
-    secret: bytes,
+    secret: Secret,
     nonce: str,
     place: ServerPlace,
 ) -> None:
@@ -419,7 +420,7 @@ async def serve_job(
         await _serve_while_alive(server, part)
 
 
-def _open_sockets(core: ServerCore, secret: bytes, bind: str) -> tuple[Server, Peers]:
+def _open_sockets(core: ServerCore, secret: Secret, bind: str) -> tuple[Server, Peers]:
     """Return the server of sockets, which answers workers and servers, and the peers, which ask other servers."""
     from rover_bus.ps.peers import Peers
     from rover_bus.ps.server import Server, addresses_at, do_not_preempt

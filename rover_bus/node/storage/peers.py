@@ -15,6 +15,7 @@ import socket
 import ssl
 import struct
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ from rover_bus.node.storage.throttle import give_way
 from rover_bus.ps import handshake
 from rover_bus.ps.encryption import SocketIdentity, accept_encrypted, make_identity
 from rover_bus.ps.server import LOOPBACK
+from rover_bus.ps.shared_secret import Secret, known
 from rover_bus.ps.stream import address_of, connect
 
 LENGTH = struct.Struct("<I")
@@ -73,7 +75,7 @@ class PartServer:
     """Serves what is staged below `root`, and the copies held there, to daemons that know the secret. At `address`, `host:port`."""
 
     def __init__(
-        self, root: Path, secret: bytes, bind: str = "127.0.0.1", parities: Parities | None = None
+        self, root: Path, secret: Secret, bind: str = "127.0.0.1", parities: Parities | None = None
     ) -> None:
         self._root, self._secret, self._parities = root, secret, parities or Parities()
         self._listener = socket.create_server((bind, 0), backlog=MOST_CONNECTIONS)
@@ -140,7 +142,7 @@ class PartServer:
         nonce = secrets.token_bytes(handshake.NONCE_BYTES)
         connection.sendall(handshake.challenge(nonce))
         response = _exactly(connection, handshake.RESPONSE_BYTES)
-        connection.sendall(handshake.accept(self._secret, nonce, response))
+        connection.sendall(handshake.accept(known(self._secret), nonce, response)[1])
 
     def _answer(self, connection: socket.socket, wanted: Wanted) -> None:
         try:
@@ -185,7 +187,7 @@ class PeerSource:
     def __init__(
         self,
         address: str,
-        secret: bytes,
+        secret: Secret,
         which: PartOfCut,
         *,
         differences: bool = False,
@@ -194,6 +196,14 @@ class PeerSource:
         self._wanted = Wanted(
             uid=which.uid, part=which.part, generation=generation, cut=cut, differences=differences
         )
+        *newer, oldest = known(secret)
+        for each in newer:
+            with suppress(AccessDenied):  # it does not know this one yet
+                self._open(address, each)
+                return
+        self._open(address, oldest)
+
+    def _open(self, address: str, secret: bytes) -> None:
         try:
             self._socket = connect(address, CONNECT_S)
             self._socket.settimeout(SILENCE_S)

@@ -64,6 +64,7 @@ from rover_bus.node.storage.state import (
 )
 from rover_bus.node.storage.throttle import give_way
 from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, insist
+from rover_bus.ps.shared_secret import Secret
 
 if TYPE_CHECKING:
     from rover_bus.node.storage.peers import PartServer
@@ -104,7 +105,7 @@ class Places:
 
     shm: Path
     storage: Path
-    secret: bytes = b""  # of the stack; empty: nothing is served to other hosts, nothing held for them
+    secret: Secret = b""  # of the stack; empty: nothing is served to other hosts, nothing held for them
     bind: str = "127.0.0.1"
     domain: str = ""  # what fails together with this host (a rack, a machine); empty: the host alone
     patient: StorageSettings = DEFAULTS.storage

@@ -20,10 +20,11 @@ from rover_bus.flash.places import job_directory
 from rover_bus.node.storage.parities import Parities, ServedParity
 from rover_bus.node.storage.peers import PeerSource
 from rover_bus.node.storage.state import StorageTask
+from rover_bus.ps.shared_secret import Secret
 
 
 def rebuild_part(
-    shm: Path, secret: bytes, own: Parities, task: StorageTask, addresses: Mapping[str, list[str]]
+    shm: Path, secret: Secret, own: Parities, task: StorageTask, addresses: Mapping[str, list[str]]
 ) -> None:
     """Rebuild the part of a task into this host's copies. Raises NoCheckpoint where too much is lost, BrokenCheckpoint."""
     all_hosts = list(dict.fromkeys(address for some in addresses.values() for address in some))
@@ -48,7 +49,7 @@ def rebuild_part(
 
 
 def _find_blocks(
-    secret: bytes, own: Parities, task: StorageTask, addresses: list[str]
+    secret: Secret, own: Parities, task: StorageTask, addresses: list[str]
 ) -> list[tuple[int, tuple[ServedParity, Array]]]:
     blocks = []
     try:
@@ -78,7 +79,7 @@ def _own_image(shm: Path, task: StorageTask, part: str) -> Array | None:
         return None
 
 
-def _find_image(secret: bytes, task: StorageTask, part: str, addresses: list[str]) -> Array | None:
+def _find_image(secret: Secret, task: StorageTask, part: str, addresses: list[str]) -> Array | None:
     for address in dict.fromkeys(addresses):
         try:
             source = PeerSource(address, secret, task.about(part))

@@ -32,6 +32,7 @@ from rover_bus.node.storage.peers import PeerSource
 from rover_bus.node.storage.rebuilding import rebuild_part
 from rover_bus.node.storage.state import JobCheckpoints, PartOfCut, StorageTask
 from rover_bus.node.storage.throttle import Pacing
+from rover_bus.ps.shared_secret import Secret
 
 MOST_LINES = 100  # of what cannot be used, in one answer
 
@@ -48,7 +49,7 @@ class Tasks:
     daemon: str
     shm: Path
     storage: Path
-    secret: bytes = b""
+    secret: Secret = b""
     chains: dict[tuple[str, str], checkpoints.Chain] = field(default_factory=dict)  # by (uid, part)
     pins: dict[tuple[str, str], StagedCut] = field(default_factory=dict)  # ordered, not stored yet
     parities: Parities = field(init=False)

@@ -19,6 +19,7 @@ from taken_away import take_away
 from rover_bus.auth.host_vault import HostVault
 from rover_bus.auth.roles import MEMBER_ROLES
 from rover_bus.auth.secret_files import write_secret
+from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
 from rover_bus.cli.stack import Here, RunningStack
 from rover_bus.flash.places import host_root
@@ -139,6 +140,11 @@ def test_what_a_lost_host_signs_is_refused_and_members_of_other_hosts_train_on(t
             refused = rover("events", *words, home=tmp_path / "elsewhere")
             assert (refused.returncode, refused.stderr.count("\n")) == (5, 1), refused.stderr
             assert "refuses the secret" in refused.stderr
+        assert (
+            HostVault(hosts["three"].home.auth).host_secret
+            == Vault(one.home.auth).host_secret
+            != stolen.host_secret
+        )
         job.until(
             lambda: "two" not in used(job) and job.facts("ledger.rewound"), "a way back without the lost host"
         )

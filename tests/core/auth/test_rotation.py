@@ -47,21 +47,24 @@ def test_keys_are_read_by_the_host_that_they_are_sealed_for_alone() -> None:
         unseal(sealed, new_user())
     with pytest.raises(AccessDenied, match="another host"):
         unseal(b"\0" * 200, host)
-    assert not any(seed.encode() in sealed for seed in keys.seeds.values())
+    assert not any(secret.encode() in sealed for secret in (*keys.seeds.values(), keys.sockets))
 
 
 def test_a_vault_signs_with_what_it_took_in(vault: Vault) -> None:
-    def signer() -> str:
+    def signer() -> tuple[str, str]:
         made = credentials.read(vault.member_credentials("worker", "demo", "u1", "worker-0.1", "one"))
         assert made is not None
-        return str(credentials._claims(made.token)["iss"])
+        return str(credentials._claims(made.token)["iss"]), made.sockets
 
-    former = signer()
+    former, cluster = signer(), vault.cluster_secret
     assert signer() == former
     assert present_keys(vault) is None
     keys = fresh_keys()
     take_keys(vault, keys)
-    assert signer() != former
+    assert not set(signer()) & set(former)
+    assert vault.cluster_secret == cluster, (
+        "a server of a cluster that starts again would not find the others"
+    )
     assert present_keys(vault) == keys
 
 
@@ -71,7 +74,7 @@ def test_a_vault_signs_with_what_it_took_in(vault: Vault) -> None:
 def test_keys_that_are_none_leave_a_vault_as_it_was(vault: Vault, seeds: dict[str, str]) -> None:
     before = {each: each.read_bytes() for each in (vault.root / "keys").iterdir()}
     with pytest.raises(Exception, match=r"no host needs|no seed"):
-        take_keys(vault, MemberKeys(seeds=seeds))
+        take_keys(vault, MemberKeys(seeds=seeds, sockets="x"))
     assert {each: each.read_bytes() for each in (vault.root / "keys").iterdir()} == before
 
 

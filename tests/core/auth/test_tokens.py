@@ -82,7 +82,7 @@ def test_credentials_are_read_as_they_are_written_and_never_shown() -> None:
     assert credentials.read(text) == made
     assert credentials.read(text).user == tokens.public(user)  # type: ignore[union-attr]
     assert made.inbox == f"_INBOX.{tokens.public(user)}"
-    assert credentials.of_sockets(text) == "sockets-secret"
+    assert credentials.of_sockets({credentials.VARIABLE: text}, "") == b"sockets-secret"
     assert (
         made.message_id("1") == made.message_id("1") != credentials.Credential(messages="x").message_id("1")
     )
@@ -97,7 +97,7 @@ def test_credentials_are_read_as_they_are_written_and_never_shown() -> None:
 )
 def test_any_other_text_is_one_word(text: str) -> None:
     assert credentials.read(text) is None
-    assert credentials.of_sockets(text) == text
+    assert credentials.of_sockets({credentials.VARIABLE: text}, "") == text.encode()
 
 
 def test_a_token_that_is_none_is_refused_in_one_line() -> None:
