@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import xxhash
@@ -65,6 +66,22 @@ def make_ours(directory: Path) -> None:
     for each in (directory.parent, directory):
         each.mkdir(parents=True, exist_ok=True, mode=0o700)
         check_ours(each)
+
+
+def give_to(directory: Path, user: int) -> None:
+    """Create the root of all jobs for another user alone, below a directory that only root can change: for a node's pods, by root.
+
+    Raises AccessDenied for one that another user could have put there.
+    """
+    check_ours(directory.parent)
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found = os.lstat(directory)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (user, ROOT):
+        raise AccessDenied(
+            f"{directory} belongs to user {found.st_uid}, not to {user}: remove it on this node"
+        )
+    os.lchown(directory, user, user)
 
 
 def check_ours(directory: Path) -> None:

@@ -224,18 +224,20 @@ async def _until_served(api: Api, ref: Ref) -> None:
 # -- what is left --------------------------------------------------------------------------------------------------------
 
 
-async def clean(api: Api, release: str, namespaces: Sequence[str], operators: str, keys: str) -> None:
+async def clean(
+    api: Api, release: str, namespaces: Sequence[str], operators: str, keys: Sequence[str]
+) -> None:
     """Remove what would outlive an installation whose pods end: members, our finalizers, records, the keys.
 
-    `namespaces`: of members. `operators`: a selector of pods in the release's that must be gone first. `keys`: a Secret there, ""
-    to keep it.
+    `namespaces`: of members. `operators`: a selector of pods in the release's that must be gone first. `keys`: Secrets there;
+    none: they stay.
     """
     await _until_gone(api, POD.path(Ref(release, "")), operators)
     for each in namespaces:
         await _clean(api, each)
     await _remove(api, LEASE, Ref(namespaces[0], LEASE_NAME))
-    if keys:
-        await _remove(api, SECRET, Ref(release, keys))
+    for each in keys:
+        await _remove(api, SECRET, Ref(release, each))
 
 
 async def _clean(api: Api, namespace: str) -> None:

@@ -182,6 +182,7 @@ def _spec(settings: PodSettings, run: Incarnation, node: str, secret: bool, temp
     tolerations = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_S} for key in lost
     ]
+    staging = _staging(settings, run, user_of(template))
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -192,8 +193,8 @@ def _spec(settings: PodSettings, run: Incarnation, node: str, secret: bool, temp
         "terminationGracePeriodSeconds": grace_s(run.desired.grace_s),
         "tolerations": [*template.get("tolerations", []), *tolerations],
         "schedulingGates": [{"name": GATE}] if secret else [],
-        "containers": [_container(settings, run, mine, secret), *others],
-        "volumes": [*template.get("volumes", []), *(each.volume for each in _staging(settings, run))],
+        "containers": [_container(settings, run, mine, secret, staging), *others],
+        "volumes": [*template.get("volumes", []), *(each.volume for each in staging)],
     }
 
 
@@ -204,9 +205,23 @@ class StagingPlace(NamedTuple):
     mount: Json
 
 
-def _staging(settings: PodSettings, run: Incarnation) -> list[StagingPlace]:
-    """Where a server stages, and where its node's agent holds parts of other nodes. The agent makes them when the job is there."""
+def user_of(template: Json) -> int | None:
+    """Return which user a member is, where its template says so."""
+    main: Json = next((each for each in template.get("containers", []) if each["name"] == MAIN), {})
+    for each in (main, template):
+        user = (each.get("securityContext") or {}).get("runAsUser")
+        if user is not None:
+            return int(user)
+    return None
+
+
+def _staging(settings: PodSettings, run: Incarnation, user: int | None) -> list[StagingPlace]:
+    """Where a server stages, and where its node's agent holds parts of other nodes. The agent makes them when the job is there,
+    for the one user that it is: a server that is another user stages in its pod.
+    """
     if not settings.memory or run.member.role != "ps":
+        return []
+    if user != user_of(settings.templates.get("ps", {}).get("spec", {})):
         return []
     found = []
     for kind, directory in zip(("staged", "copies", "parity"), directories_of(run.uid), strict=True):
@@ -225,7 +240,9 @@ def _prefer(node: str) -> Json:
     return {"weight": 100, "preference": {"matchExpressions": [here]}}
 
 
-def _container(settings: PodSettings, run: Incarnation, template: Json, secret: bool) -> Json:
+def _container(
+    settings: PodSettings, run: Incarnation, template: Json, secret: bool, staging: list[StagingPlace]
+) -> Json:
     first, *rest = settings.commands.of(run.job, run.desired)
     directory = {"workingDir": run.desired.directory} if run.desired.directory else {}
     return {
@@ -234,11 +251,8 @@ def _container(settings: PodSettings, run: Incarnation, template: Json, secret: 
         **template,
         "name": MAIN,
         "command": [settings.python if first == OWN_PYTHON else first, *rest],
-        "env": [*template.get("env", []), *_environment(settings, run, secret)],
-        "volumeMounts": [
-            *template.get("volumeMounts", []),
-            *(each.mount for each in _staging(settings, run)),
-        ],
+        "env": [*template.get("env", []), *_environment(settings, run, secret, bool(staging))],
+        "volumeMounts": [*template.get("volumeMounts", []), *(each.mount for each in staging)],
         "resources": asked_for(run.desired.resources),
         "resizePolicy": [
             {"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")
@@ -247,7 +261,7 @@ def _container(settings: PodSettings, run: Incarnation, template: Json, secret: 
     }
 
 
-def _environment(settings: PodSettings, run: Incarnation, secret: bool) -> list[Json]:
+def _environment(settings: PodSettings, run: Incarnation, secret: bool, stages: bool) -> list[Json]:
     """What every platform gives a member; the node where it really is, and its address there, come from the kubelet."""
     tenant, job = split_job(run.job)
     plain = {
@@ -261,7 +275,7 @@ def _environment(settings: PodSettings, run: Incarnation, secret: bool) -> list[
         "ROVER_INDEX": str(run.member.index),
         "ROVER_INCARNATION": str(run.member.incarnation),
         "ROVER_GRACE_S": f"{run.desired.grace_s / 2:g}",
-        **({"ROVER_STAGING": settings.memory} if _staging(settings, run) else {}),
+        **({"ROVER_STAGING": settings.memory} if stages else {}),
     }
     found = {"ROVER_HOST": "spec.nodeName", "ROVER_BIND": "status.podIP"}
     made: list[Json] = [{"name": key, "value": value} for key, value in plain.items() if key not in found]

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kube_chart import make_clicks
 from kube_cluster import START_S, Cluster, free_ports, kubelet
 from patience import until
 
@@ -69,6 +72,17 @@ def node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A node whose pods run as processes of this machine; its name."""
     with kubelet(cluster, "node-1", tmp_path_factory.mktemp("kubelet")):
         yield "node-1"
+
+
+@pytest.fixture(scope="session")
+def clicks() -> Iterator[str]:
+    """A folder with clicks, where any user may look; pods have the same ones at the same place."""
+    folder = tempfile.mkdtemp(dir="/var/tmp", prefix="rover-clicks-")
+    try:
+        subprocess.run(make_clicks(folder), check=True, capture_output=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture

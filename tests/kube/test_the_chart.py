@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_chart import DATA, REPOSITORY, ROWS, Release, make_clicks, values_here
+from kube_chart import DEFINITION, ROWS, Release, example, remove_definition, roverjob, state_of, values_here
 from kube_cluster import Cluster
-from outside import rover
 from patience import until
 
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.kube.crd import resource_definition
-from rover_bus.kube.object import API_VERSION, GROUP, KIND
-
-DEFINITION = resource_definition()["metadata"]["name"]
-
-
-@pytest.fixture(scope="module")
-def clicks() -> Iterator[str]:
-    """A folder with clicks, where any user may look; pods have the same ones at the same place."""
-    folder = tempfile.mkdtemp(dir="/var/tmp", prefix="rover-clicks-")
-    try:
-        subprocess.run(make_clicks(folder), check=True, capture_output=True)
-        yield folder
-    finally:
-        shutil.rmtree(folder)
+from rover_bus.kube.object import GROUP
 
 
 @pytest.fixture(scope="module")
@@ -45,49 +28,15 @@ def release(
     label = "pod-security.kubernetes.io/enforce=restricted"
     assert cluster.kubectl("label", "namespace", made.namespace, label).returncode == 0
     done = made.install(values_here(clicks))
-    assert done.returncode == 0, done.stderr + told(made)
+    assert done.returncode == 0, done.stderr + made.told()
     yield made
     made.uninstall()
     remove_definition(cluster)
 
 
-def remove_definition(cluster: Cluster) -> None:
-    """Take our resource away, with what other tests left of it: no operator is there that would let their objects go."""
-    listed = cluster.kubectl("get", "rj", "--all-namespaces", "-o", "json")
-    for each in json.loads(listed.stdout)["items"]:
-        about = each["metadata"]
-        patch = ("--type=merge", "-p", '{"metadata": {"finalizers": null}}')
-        cluster.kubectl("-n", about["namespace"], "patch", "rj", about["name"], *patch)
-    gone = cluster.kubectl("delete", "crd", DEFINITION, "--timeout=60s")
-    assert gone.returncode == 0, gone.stderr
-
-
-def told(release: Release) -> str:
-    """What there is to say of an installation that failed."""
-    words = (("get", "events"), ("logs", "job/rover-prepare"), ("get", "pods"))
-    return "".join(release.cluster.kubectl("-n", release.namespace, *each).stdout for each in words)
-
-
-def state_of(address: list[str], name: str) -> dict[str, Any]:
-    return next((each for each in listed(address) if each["job"] == name), {"committed": 0, "state": ""})
-
-
-def roverjob(name: str, **spec: Any) -> str:
-    """Return a RoverJob, with these keys beside those that it must have."""
-    plain = {"program": ["dlrm"], "data": {"train": "t.csv", "batch_size": 64}}
-    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": plain | spec}
-    return json.dumps(body)
-
-
 @pytest.fixture(scope="module")
 def address(release: Release, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """How a person outside reaches the broker."""
-    file = tmp_path_factory.mktemp("person") / "operator.creds"
-    words = ("--namespace", release.namespace, "--role", "operator", "--out", str(file))
-    made = rover("kube", "credentials", *words, KUBECONFIG=str(release.cluster.config))
-    assert made.returncode == 0, made.stderr
-    [pod] = release.pods("broker")
-    return ["--url", f"tls://{release.get('pod', pod)['status']['podIP']}:4222", "--secret-file", str(file)]
+    return release.address(tmp_path_factory.mktemp("person"))
 
 
 def test_all_of_it_is_ready_without_rights_it_does_not_need(release: Release) -> None:
@@ -105,44 +54,17 @@ def test_all_of_it_is_ready_without_rights_it_does_not_need(release: Release) ->
 
 def test_a_roverjob_trains_to_its_end(release: Release, address: list[str], clicks: str) -> None:
     release.kubectl("apply", "-f", "-", given=example(clicks))
-    until(
-        lambda: conditions(release, "clicks").get("Complete") == "True",
-        "Complete",
-        0.5,
-        lambda: release.kubectl("describe", "rj", "clicks") + release.kubectl("get", "pods,events"),
-    )
+    release.until_condition("clicks", "Complete")
     shown = state_of(address, "clicks")
     assert (shown["state"], shown["committed"]) == ("completed", ROWS)
     assert release.get("rj", "clicks")["status"]["committed"] == ROWS
     release.kubectl("delete", "rj", "clicks", "--timeout=60s")
     until(lambda: not members(release), "no pod of the job", 0.5)
-    until(lambda: secrets(release) == ["rover-keys"], "no credential of a member", 0.5)
-
-
-def example(clicks: str) -> str:
-    return (REPOSITORY / "examples" / "kube" / "clicks.yaml").read_text().replace(DATA, clicks)
-
-
-def conditions(release: Release, name: str) -> dict[str, str]:
-    found = release.get("rj", name).get("status", {}).get("conditions", [])
-    return {each["type"]: each["status"] for each in found}
-
-
-def secrets(release: Release) -> list[str]:
-    """Return the names of those that are not helm's."""
-    found = [each["metadata"]["name"] for each in release.get("secrets")["items"]]
-    return [each for each in found if not each.startswith("sh.helm.")]
+    until(lambda: release.secrets() == ["rover-keys"], "no credential of a member", 0.5)
 
 
 def members(release: Release) -> list[str]:
     return release.pods("member")
-
-
-def listed(address: list[str]) -> list[dict[str, Any]]:
-    done = rover("jobs", *address, "-o", "json")
-    assert done.returncode == 0, done.stderr
-    jobs: list[dict[str, Any]] = json.loads(done.stdout)
-    return jobs
 
 
 def test_an_upgrade_keeps_the_keys_and_makes_what_is_missing(release: Release, clicks: str) -> None:
@@ -210,7 +132,7 @@ def test_uninstalled_with_a_running_job_it_leaves_the_object_and_nothing_that_ha
     assert done.returncode == 0, done.stderr
     assert release.get("pods")["items"] == []
     assert release.get("rj", "long")["metadata"]["finalizers"] == ["example.com/theirs"]
-    assert secrets(release) == []
+    assert release.secrets() == []
     release.kubectl("patch", "rj", "long", "--type=merge", "-p", '{"metadata": {"finalizers": []}}')
     assert (
         release.get("sa,role,rolebinding,lease,job,pvc", "-l", "app.kubernetes.io/name=rover")["items"] == []
@@ -234,9 +156,9 @@ def test_a_release_uses_a_broker_that_is_there(
             assert done.returncode == 0, done.stderr
             there = ["--url", broker.url, "--secret-file", str(broker.secret_file)]
             release.kubectl("apply", "-f", "-", given=example(clicks))
-            until(lambda: conditions(release, "clicks").get("Complete") == "True", "Complete", 0.5)
+            release.until_condition("clicks", "Complete")
             assert state_of(there, "clicks")["state"] == "completed"
             assert [each["metadata"]["name"] for each in release.get("statefulsets")["items"]] == []
         finally:
             release.uninstall()
-        assert secrets(release) == ["word"], "none of ours was made, and the one that is not ours stays"
+        assert release.secrets() == ["word"], "none of ours was made, and the one that is not ours stays"

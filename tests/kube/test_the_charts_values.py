@@ -28,6 +28,21 @@ MATRIX: dict[str, dict[str, Any]] = {
         "definition": False,
         "nats": {"url": "tls://n:4222", "secret": "w"},
     },
+    "an agent on each node": {"nodeAgent": {"mode": "daemonset"}},
+    "an agent on each node, and storage for all": {
+        "nodeAgent": {
+            "mode": "daemonset",
+            "memory": "/mnt/memory",
+            "storage": {"persistentVolumeClaim": {"claimName": "checkpoints"}},
+            "nodeSelector": {"pool": "training"},
+            "tolerations": [{"operator": "Exists"}],
+        },
+        "settings": ["hosts.presence=8s"],
+    },
+    "an agent on each node, and a broker that is there": {
+        "nodeAgent": {"mode": "daemonset"},
+        "nats": {"url": "nats://nats.example:4222", "secret": "word"},
+    },
     "a class of its own": {"priorityClass": {"create": True}, "podDisruptionBudgets": False},
     "a class that is there": {"priorityClass": {"name": "system-cluster-critical"}},
     "an image by digest": {
@@ -47,6 +62,8 @@ MATRIX: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, dict[str, Any]] = {
     "a key that is none": {"brains": {}},
     "a size that is none": {"nats": {"store": {"size": "much"}}},
+    "a kind of agent that is none": {"nodeAgent": {"mode": "sidecars"}},
+    "a memory that is no path": {"nodeAgent": {"memory": "dev/shm"}},
     "no Brain": {"brain": {"replicas": 0}},
     "a broker without a secret": {"nats": {"url": "nats://n:4222"}},
     "a tag for a digest": {"image": {"digest": "latest"}},

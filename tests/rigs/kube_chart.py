@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from kube_cluster import Cluster
+from outside import rover
+from patience import until
+
+from rover_bus.kube.crd import resource_definition
+from rover_bus.kube.object import API_VERSION, KIND
 
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy" / "helm" / "rover"
 DATA = "/usr/share/rover"  # where the image has clicks to try with
 ROWS = 4_000
+DEFINITION = resource_definition()["metadata"]["name"]
 
 
 def make_clicks(folder: str) -> list[str]:
@@ -80,3 +86,86 @@ class Release:
         """Return the names of the pods of one component."""
         found = self.get("pods", "-l", f"app.kubernetes.io/component={component}")["items"]
         return [each["metadata"]["name"] for each in found]
+
+    def conditions(self, name: str) -> dict[str, str]:
+        """What a RoverJob says of itself, by type."""
+        found = self.get("rj", name).get("status", {}).get("conditions", [])
+        return {each["type"]: each["status"] for each in found}
+
+    def until_condition(self, name: str, kind: str) -> None:
+        """Wait until a RoverJob's condition is True."""
+        until(
+            lambda: self.conditions(name).get(kind) == "True",
+            kind,
+            0.5,
+            lambda: self.kubectl("describe", "rj", name) + self.kubectl("get", "pods,events"),
+        )
+
+    def secrets(self) -> list[str]:
+        """Return the names of those that are not helm's."""
+        found = [each["metadata"]["name"] for each in self.get("secrets")["items"]]
+        return [each for each in found if not each.startswith("sh.helm.")]
+
+    def told(self) -> str:
+        """What there is to say of an installation that failed."""
+        words = (("get", "events"), ("logs", "job/rover-prepare"), ("get", "pods"))
+        return "".join(self.cluster.kubectl("-n", self.namespace, *each).stdout for each in words)
+
+    def address(self, folder: Path) -> list[str]:
+        """How a person outside reaches the broker."""
+        file = folder / "operator.creds"
+        words = ("--namespace", self.namespace, "--role", "operator", "--out", str(file))
+        made = rover("kube", "credentials", *words, KUBECONFIG=str(self.cluster.config))
+        assert made.returncode == 0, made.stderr
+        [pod] = self.pods("broker")
+        return ["--url", f"tls://{self.get('pod', pod)['status']['podIP']}:4222", "--secret-file", str(file)]
+
+
+def remove_definition(cluster: Cluster) -> None:
+    """Take our resource away, with what other tests left of it: no operator is there that would let their objects go."""
+    listed = cluster.kubectl("get", "rj", "--all-namespaces", "-o", "json")
+    for each in json.loads(listed.stdout)["items"]:
+        about = each["metadata"]
+        patch = ("--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+        cluster.kubectl("-n", about["namespace"], "patch", "rj", about["name"], *patch)
+    gone = cluster.kubectl("delete", "crd", DEFINITION, "--timeout=60s")
+    assert gone.returncode == 0, gone.stderr
+
+
+def listed(address: list[str]) -> list[dict[str, Any]]:
+    done = rover("jobs", *address, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    jobs: list[dict[str, Any]] = json.loads(done.stdout)
+    return jobs
+
+
+def state_of(address: list[str], name: str) -> dict[str, Any]:
+    return next((each for each in listed(address) if each["job"] == name), {"committed": 0, "state": ""})
+
+
+def roverjob(name: str, **spec: Any) -> str:
+    """Return a RoverJob, with these keys beside those that it must have."""
+    plain = {"program": ["dlrm"], "data": {"train": "t.csv", "batch_size": 64}}
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": plain | spec}
+    return json.dumps(body)
+
+
+def example(clicks: str) -> str:
+    return (REPOSITORY / "examples" / "kube" / "clicks.yaml").read_text().replace(DATA, clicks)
+
+
+def conditions(release: Release, name: str) -> dict[str, str]:
+    found = release.get("rj", name).get("status", {}).get("conditions", [])
+    return {each["type"]: each["status"] for each in found}
+
+
+def secrets(release: Release) -> list[str]:
+    """Return the names of those that are not helm's."""
+    found = [each["metadata"]["name"] for each in release.get("secrets")["items"]]
+    return [each for each in found if not each.startswith("sh.helm.")]
+
+
+def facts(address: list[str], job: str, kind: str) -> list[dict[str, Any]]:
+    """Return the bodies of a job's facts of a kind, in order; none of a job that is not known yet."""
+    done = rover("events", job, "-k", kind, "--json", *address)
+    return [json.loads(line)["body"] for line in done.stdout.splitlines()]

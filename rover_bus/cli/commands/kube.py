@@ -100,12 +100,24 @@ def credentials(
 
 
 @kube.command()
+@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path), help="Of all jobs.")
+@click.option("--user", required=True, type=click.IntRange(1), help="The one that agents and members are.")
+def memory(directory: Path, user: int) -> None:
+    """Have a node's memory for checkpoints belong to the user of its pods. For root, before `rover node-agent`."""
+    from rover_bus.flash.places import give_to
+
+    give_to(directory, user)
+
+
+@kube.command()
 @click.option("--release", required=True, metavar="NAMESPACE", help="Of the operators and the keys.")
 @click.option("--namespace", "namespaces", multiple=True, required=True, help="Of members; may be repeated.")
-@click.option("--keys", default="", metavar="SECRET", help="Remove this Secret; left out: keys stay.")
+@click.option("--keys", multiple=True, metavar="SECRET", help="Remove this Secret; left out: keys stay.")
 @click.option("--operators", required=True, metavar="SELECTOR", help="Pods that must be gone first.")
 @_kubeconfig
-def clean(release: str, namespaces: tuple[str, ...], keys: str, operators: str, kubeconfig: str) -> None:
+def clean(
+    release: str, namespaces: tuple[str, ...], keys: tuple[str, ...], operators: str, kubeconfig: str
+) -> None:
     """Remove what outlives an installation: members' pods, finalizers, records, keys. RoverJobs stay."""
     from rover_bus.kube.api import Api
     from rover_bus.kube.installing import clean as clean_up

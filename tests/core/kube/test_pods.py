@@ -23,6 +23,7 @@ from rover_bus.kube.pods import (
     ref_of,
     secret_of,
 )
+from rover_bus.kube.roverjobs import RoverJob
 from rover_bus.node.port import Incarnation
 
 SETTINGS = PodSettings("example.com/rover", lambda tenant: f"of-{tenant}")
@@ -104,6 +105,35 @@ def test_a_server_sees_the_memory_of_its_own_job_and_no_other_member_any() -> No
     worker = manifest(settings, run(), "n", secret=False)["spec"]
     assert worker["volumes"] == worker["containers"][0]["volumeMounts"] == []
     assert "ROVER_STAGING" not in str(worker)
+
+
+@pytest.mark.parametrize("where", ["pod", "container"])
+def test_a_server_that_is_another_user_than_the_nodes_agent_stages_in_its_pod(where: str) -> None:
+    """The directories of a node's memory are one user's: another one could not write there."""
+
+    def template(user: int) -> dict[str, Any]:
+        security = {"securityContext": {"runAsUser": user}}
+        main = {"name": "main"} | (security if where == "container" else {})
+        return {"spec": {"containers": [main]} | (security if where == "pod" else {})}
+
+    def staged(user: int) -> bool:
+        theirs = RoverJob(
+            metadata=Metadata(name="clicks", namespace="a", uid="u"),
+            spec={"templates": {"server": template(user)}},
+        )
+        settings = PodSettings(
+            "example.com/rover",
+            lambda _: "a",
+            memory="/m",
+            templates={"ps": template(65532)},
+            object_of=lambda _job, _uid: theirs,
+        )
+        server = Incarnation(
+            "clicks", "u1", DesiredMember(member=Member("ps", 0, 1), host="h", command=["python"])
+        )
+        return "ROVER_STAGING" in str(manifest(settings, server, "n", secret=False))
+
+    assert [staged(65532), staged(1000)] == [True, False]
 
 
 def test_a_credential_stands_in_no_pod_and_nothing_is_placed_before_its_secret() -> None:

@@ -90,3 +90,16 @@ securityContext:
   secret: {secretName: {{ include "rover.keys" . }}, defaultMode: 0440}
 {{- end }}
 {{- end }}
+
+{{- define "rover.agent" -}}
+{{ include "rover.name" . }}-node-agent
+{{- end }}
+
+{{- define "rover.agentMemory" -}}
+{{ .Values.nodeAgent.memory | default (printf "/dev/shm/rover-%s-%s" .Release.Namespace .Release.Name) }}
+{{- end }}
+
+{{- /* Whether agents get their rights by the tokens of their pods: of our own broker; another asks all for one word. */ -}}
+{{- define "rover.agentsAsk" -}}
+{{ if and (eq .Values.nodeAgent.mode "daemonset") (not .Values.nats.url) }}yes{{ end }}
+{{- end }}

@@ -11,6 +11,10 @@
 {{- end }}
 {{- $mounts := list (dict "name" "rover-state" "mountPath" "/var/lib/rover") (dict "name" "rover-staging" "mountPath" "/dev/shm") (dict "name" "rover-tmp" "mountPath" "/tmp") }}
 {{- $volumes := list (dict "name" "rover-state" "emptyDir" dict) (dict "name" "rover-staging" "emptyDir" (dict "medium" "Memory" "sizeLimit" .Values.members.stagingSize)) (dict "name" "rover-tmp" "emptyDir" dict) }}
+{{- if and (eq .Values.nodeAgent.mode "daemonset") .Values.nodeAgent.storage }}
+{{- $mounts = append $mounts (dict "name" "rover-storage" "mountPath" "/var/lib/rover-checkpoints") }}
+{{- $volumes = append $volumes (mergeOverwrite (dict "name" "rover-storage") (deepCopy .Values.nodeAgent.storage)) }}
+{{- end }}
 {{- $container := dict "imagePullPolicy" .Values.image.pullPolicy "securityContext" (dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL"))) }}
 {{- $container = mergeOverwrite $container (deepCopy $main) (dict "name" "main" "volumeMounts" (concat $mounts ($main.volumeMounts | default list))) }}
 {{- with concat $env ($main.env | default list) }}{{ $_ := set $container "env" . }}{{ end }}

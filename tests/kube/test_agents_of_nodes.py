@@ -1,0 +1,116 @@
+"""An agent on each node, by the chart: pods that really run, a server that is killed, and what a job and a release leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kube_chart import Release, example, facts, remove_definition, roverjob, values_here
+from kube_cluster import Cluster
+from patience import until
+
+NAMESPACE = "rover-agents"
+MEMORY = Path(f"/dev/shm/rover-{NAMESPACE}-rover")
+GONE_S = 60.0  # an uninstallation, and the end of a namespace
+
+
+@pytest.fixture(scope="module")
+def release(
+    cluster: Cluster, node: str, clicks: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Release]:
+    made = Release(cluster, NAMESPACE, tmp_path_factory.mktemp("chart"))
+    assert cluster.kubectl("create", "namespace", made.namespace).returncode == 0
+    done = made.install(values_here(clicks) | {"nodeAgent": {"mode": "daemonset"}})
+    assert done.returncode == 0, done.stderr + made.told()
+    yield made
+    made.uninstall()
+    remove_definition(cluster)
+    shutil.rmtree(MEMORY, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def address(release: Release, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return release.address(tmp_path_factory.mktemp("person"))
+
+
+def long_job(clicks: str, **checkpoint: Any) -> str:
+    """A job that ends when a test ends it, and takes a cut each second."""
+    data = {"train": f"{clicks}/clicks_train.tsv", "batch_size": 16, "epochs": 1_000}
+    spec = {"data": data | {"schema": {"format": "criteo"}}, "checkpoint": {"every": "1s"} | checkpoint}
+    return roverjob("long", workers={"count": 1}, servers={"count": 1}, **spec)
+
+
+def pod_of(release: Release, role: str) -> dict[str, Any]:
+    words = ("-l", f"rover-bus.io/role={role}", "--field-selector", "status.phase=Running")
+    found: list[dict[str, Any]] = release.get("pods", *words)["items"]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def kill(pod: dict[str, Any]) -> None:
+    """Kill a member by SIGKILL."""
+    [status] = [each for each in pod["status"]["containerStatuses"] if each["name"] == "main"]
+    os.kill(int(status["containerID"].removeprefix("process://")), signal.SIGKILL)
+
+
+def test_an_agent_runs_on_each_node_without_a_right_in_the_cluster(release: Release, node: str) -> None:
+    [name] = release.pods("node-agent")
+    pod = release.get("pod", name)
+    assert pod["spec"]["nodeName"] == node
+    [agent] = pod["spec"]["containers"]
+    [memory] = pod["spec"]["initContainers"]
+    assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert memory["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    mounted = {each["mountPath"] for each in agent["volumeMounts"]}
+    assert not {each for each in mounted if "kubernetes.io" in each}, "no token for the API server"
+    assert "rover-keys" not in json.dumps(pod["spec"])
+    account = f"system:serviceaccount:{NAMESPACE}:rover-node-agent"
+    may = release.cluster.kubectl("auth", "can-i", "--list", f"--as={account}", "-n", NAMESPACE).stdout
+    assert not [each for each in ("secrets", "pods", "tokenreviews") if f"{each} " in may]
+    jobs = MEMORY / "jobs"
+    assert (jobs.stat().st_uid, jobs.stat().st_mode & 0o777) == (65532, 0o700)
+
+
+def test_the_example_trains_to_its_end(release: Release, clicks: str) -> None:
+    release.kubectl("apply", "-f", "-", given=example(clicks))
+    release.until_condition("clicks", "Complete")
+    release.kubectl("delete", "rj", "clicks", "--timeout=60s")
+
+
+def test_a_server_that_was_killed_goes_back_to_the_memory_of_its_node_and_a_deleted_job_leaves_nothing(
+    release: Release, address: list[str], clicks: str
+) -> None:
+    release.kubectl("apply", "-f", "-", given=long_job(clicks))
+    until(lambda: facts(address, "long", "checkpoint.ready"), "a checkpoint", 0.5)
+    kill(pod_of(release, "ps"))
+    until(lambda: facts(address, "long", "server.restored"), "its next pod", 0.5)
+    [restored] = facts(address, "long", "server.restored")
+    assert restored["source"] == "memory", restored
+    [uid] = {each["uid"] for each in facts(address, "long", "job.submitted")}
+    assert (MEMORY / "jobs" / uid).is_dir()
+    release.kubectl("delete", "rj", "long", "--timeout=60s")
+    until(lambda: not release.pods("member"), "no pod of the job", 0.5)
+    assert sorted(release.secrets()) == ["rover-keys", "rover-node-agent"], "no credential of a member"
+    until(lambda: not list((MEMORY / "jobs").iterdir()), "no shared memory", 0.5)
+
+
+def test_uninstalled_with_a_job_running_and_its_namespace_deleted_both_end_soon(
+    release: Release, address: list[str], clicks: str
+) -> None:
+    release.kubectl("apply", "-f", "-", given=long_job(clicks))
+    until(lambda: facts(address, "long", "checkpoint.ready"), "a checkpoint", 0.5)
+    began = time.monotonic()
+    done = release.uninstall()
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began <= GONE_S
+    assert release.secrets() == []
+    assert release.get("pods")["items"] == []
+    gone = release.cluster.kubectl("delete", "namespace", NAMESPACE, f"--timeout={GONE_S:.0f}s")
+    assert gone.returncode == 0, gone.stderr
