@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 from rover_bus.auth import tokens
 from rover_bus.auth.rights import JOB, Account, RoleName
-from rover_bus.auth.roles import ABOUT_SERVICES, EVERY_STREAM, OF_TENANTS, ROLES, STORE, crossings, of_page
+from rover_bus.auth.roles import (
+    ABOUT_SERVICES,
+    EVERY_STREAM,
+    OF_TENANTS,
+    ROLES,
+    STORE,
+    crossings,
+    of_page,
+    of_submitters,
+)
 from rover_bus.events.nats_jetstream import API, bucket_stream
 from rover_bus.events.streams import FACTS, LOG, LOOKED_UP, PROFILES
 from rover_bus.events.subjects import (
@@ -122,8 +131,8 @@ def members_claims(signers: Iterable[Signer], tenant: str, account: str, control
 def observers_claims(
     signers: Iterable[Signer], tenant: str, accounts: Mapping[str, str], control: str
 ) -> dict[str, Any]:
-    """Return the claims of the account of those who only look at a tenant. `accounts`: public keys of the tenants that there are;
-    `control`: the control account's. Who looks at `default` looks at all tenants.
+    """Return the claims of the account of a tenant's people: viewers and submitters. `accounts`: public keys of the tenants that
+    there are; `control`: the control account's. Who looks at `default` looks at all tenants.
     """
     if tenant == DEFAULT_TENANT:
         imports = [
@@ -142,7 +151,10 @@ def observers_claims(
     else:
         imports = [_import(each, "service", accounts[tenant], each) for each in _read_in(OF_TENANTS)]
         imports += [_import(EVERYTHING, "stream", accounts[tenant], EVERYTHING)]
-        imports += [_import(of_tenant(tenant, _DAEMONS), "service", control, _DAEMONS)]
+        imports += [_import(each, "service", accounts[tenant], each) for each in of_submitters()]
+        imports += [
+            _import(of_tenant(tenant, each), "service", control, each) for each in (_DAEMONS, _KEEPER)
+        ]
         imports += [_import(each, "service", control, f"{CONTROL}{each}") for each in _LOOKED_UP]
     scopes = _scopes(signers, tenant, "observers")
     return tokens.account_body(stores=False, scopes=scopes, exports=[], imports=imports)

@@ -408,15 +408,14 @@ _OF_A_TENANT = (
 
 SUBMITTER = Role(
     "submitter",
-    "tenant",
+    "observers",
     "a person, or a scheduler, that submits the jobs of one tenant and asks of them",
     (
         *_publish("what people ask of jobs", *_job_kinds("*", OF_SUBMITTERS)),
         *_request("forgetting a job that has ended", subjects.keeper("*", FORGET)),
         *_request("would a program start", subjects.daemon("*", "program")),
         *_OF_A_TENANT,
-        *_reading(*OF_TENANTS),
-        *_call("what the store holds", *STORE),
+        *_looking(*OF_TENANTS),
     ),
 )
 
@@ -440,6 +439,11 @@ assert set(ROLES) == set(get_args(RoleName))
 def of_page() -> tuple[str, ...]:
     """Return where what people say on the page is stored: subjects of the account that holds the job's facts."""
     return _job_kinds("*", OF_PAGE)
+
+
+def of_submitters() -> tuple[str, ...]:
+    """Return where what submitters say is stored: subjects of their tenant's account."""
+    return _job_kinds("*", OF_SUBMITTERS)
 
 
 def crossings() -> tuple[list[str], list[str]]:

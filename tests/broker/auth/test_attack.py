@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -185,8 +185,10 @@ def test_no_roles_credentials_change_what_is_another_jobs(
     asyncio.run(run())
 
 
-async def say_wherever(broker: EmbeddedBroker, secret: str) -> None:
-    """Say to the control account and to another tenant what one user of a tenant can, by every way out that is known."""
+async def say_wherever(broker: EmbeddedBroker, secret: str, also: Sequence[str] = ()) -> None:
+    """Say to the control account and to another tenant what one user of a tenant can, by every way out that is known; `also`
+    subjects of its own tenant.
+    """
     user = credentials.read(secret)
     assert user is not None
     client = Client()
@@ -212,6 +214,7 @@ async def say_wherever(broker: EmbeddedBroker, secret: str) -> None:
         subjects.keeper(OTHER, "purge"),
         subjects.cluster_fact("mode_set"),
         subjects.host_fact(HOST, "left"),
+        *also,
     ]
     for subject in outside:
         for body in (b"forged", everything):
@@ -277,6 +280,53 @@ def test_no_credentials_of_a_tenant_change_what_is_anothers_or_the_clusters(
                 await asyncio.gather(keeping, return_exceptions=True)
                 for bus in (victim, viewer):
                     await bus.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("role", TENANT_ROLES)
+def test_people_of_a_tenant_forge_nothing_in_their_own_tenant(
+    broker: EmbeddedBroker, vault: Vault, role: RoleName
+) -> None:
+    """Neither directly nor by what the broker answers and delivers: nothing is said in a master's or a daemon's name."""
+    forged = [
+        subjects.job_log(OTHER),
+        ORDER,
+        subjects.job_fact(OTHER, "job.ended"),
+        subjects.host_fact(HOST, "exited"),
+        subjects.rpc(OTHER, 1, "lease"),
+        f"$KV.{LEADERS}.{OTHER}",
+    ]
+
+    async def run() -> None:
+        heard: list[str] = []
+        vault.note_tenants(TENANTS)
+        vault.admit([RunOfJob(f"{TENANT}/{OTHER}", "u1")])
+        async with (
+            of_registrar(broker.url, vault.owner_credentials()) as owner,
+            of_registrar(broker.url, vault.system_credentials()) as system,
+        ):
+            await make_tenants(owner, system, vault)
+            credential = vault.member_credentials("master", f"{TENANT}/{OTHER}", "u1", "master-0.1", HOST)
+            master = await NatsBus.connect(broker.url, secret=credential)
+            try:
+                await master.append(LOG, subjects.job_log(OTHER), b"decided")
+                await master.append(FACTS, subjects.job_fact(OTHER, "job.opened"), b"fact")
+                await master.subscribe(subjects.rpcs(OTHER), lambda each: heard.append(each.subject))
+                await say_wherever(broker, vault.person_credentials(role, TENANT), forged)
+                stored = [
+                    each.subject
+                    for stream in (LOG, FACTS, PROFILES, *(f"KV_{each.name}" for each in OF_TENANT))
+                    async for each in owner.of(TENANT).read(stream, ">")
+                ]
+                own = [subjects.job_fact(OWN, "job.stop_requested")] * (role == "submitter")
+                left = [each for each in stored if not each.startswith("$KV.ROVER_POSITIONS.")]
+                assert sorted(left) == sorted(
+                    [subjects.job_log(OTHER), subjects.job_fact(OTHER, "job.opened"), *own]
+                )
+                assert not heard
+            finally:
+                await master.close()
 
     asyncio.run(run())
 
