@@ -9,7 +9,7 @@ from __future__ import annotations
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import SLOW_WINDOWS
 from rover_bus.brain.evolution_of_hosts import lose_host, note_word, see_host
-from rover_bus.brain.evolution_of_windows import measure
+from rover_bus.brain.evolution_of_windows import measure, return_to
 from rover_bus.brain.families import note_scales, remember, usual_scales, usual_use
 from rover_bus.brain.learning_hosts import forget_job, note_hosts
 from rover_bus.brain.loads import recount, release, reserve, shares_hosts
@@ -328,6 +328,7 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
     if job.held is None or job.held.shape != size.shape:
         job.moves += bool(job.held and job.held.workers)
         job.recent = []
+        return_to(job, size)
     job.held = size
 
 

@@ -18,6 +18,7 @@ Point = TypeVar("Point")
 RECENT = 0.3  # weight of the newest window in how long a batch takes
 FORGETTING = 0.9  # of a size's older windows, a window
 ESTABLISHED = 1.5  # windows of weight from which the mean of a size is a reference
+RETURNED = 0.5  # windows of weight that are left of a size's mean when its job comes back to it
 MOST_POINTS = 64
 MOST_LOSSES = 200
 MOST_TRIED = 64
@@ -80,6 +81,18 @@ def _is_slowed(job: KnownJob, throughput: float) -> bool:
     if len(job.slowed) == REPLACE_WINDOWS:
         job.recent = []
     return True
+
+
+def return_to(job: KnownJob, size: Size) -> None:
+    """A job comes back to a size: what it shows now is told apart from what it showed then.
+
+    The size that it leaves was measured until now, so a difference is the returned size's own, and no drift of all of them: were it
+    spread over all, no later window could mend what two sizes were first taken to differ by.
+    """
+    row = next((tried for tried in job.tried if tried.size.shape == size.shape), None)
+    if row is not None and row.weight > RETURNED:
+        row.scatter *= RETURNED / row.weight
+        row.weight = RETURNED
 
 
 def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> None:
