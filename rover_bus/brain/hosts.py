@@ -18,7 +18,7 @@ from rover_bus.brain.proposing import propose
 from rover_bus.brain.rooms import free_of, room_for, usual_hosts
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import BrainState, KnownJob, counted
-from rover_bus.brain.wishes import PROBE_WINDOWS, Wish, remaining_s
+from rover_bus.brain.wishes import PROBE_WINDOWS, Wish
 from rover_bus.events import causes
 from rover_bus.events.facts import Size, SlotsMoveRequested
 from rover_bus.events.host_facts import HostRecovered, HostSlow
@@ -171,5 +171,5 @@ def _servers_may_move(job: KnownJob, held: Size, host: str, state: BrainState) -
 def _pays(job: KnownJob, after: float) -> bool:
     """Whether a move gains more than a dead-band beyond its cost: the time until members of this job take part."""
     cost_s = max(job.start_s, job.change_s)
-    gain = float(throughput_gain(after, job.throughput, remaining_s(job), cost_s))
+    gain = float(throughput_gain(after, job.throughput, job.remaining_s, cost_s))
     return gain > RULES.restraint.dead_band * job.throughput

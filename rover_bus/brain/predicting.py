@@ -153,11 +153,12 @@ def _fit(
 ) -> BoundedModel | ImpliedModel | NotEnough:
     workers, servers = [each.worker_cores for each in samples], [each.server_cores for each in samples]
     uses, waits = measure_core_use(seen, workers, servers), [each.input_share for each in samples]
-    if not is_young(samples):
+    young = is_young(samples)
+    beside = imply(seen, (workers, servers), waits, form, young)
+    if not young and not len(beside):
         return fit_bounded(seen, waits, form, uses)
-    beside = imply(seen, (workers, servers), waits, form)
     fitted = fit_bounded(joined([seen, beside]), [*waits, *[0.0] * len(beside)], form, uses)
-    return fitted if isinstance(fitted, NotEnough) else ImpliedModel(fitted, seen.configurations)
+    return fitted if isinstance(fitted, NotEnough) else ImpliedModel(fitted, seen.configurations, young)
 
 
 def is_young(samples: Sequence[FamilySample]) -> bool:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from rover_bus.brain.decisions.plans import PlanSpace
 from rover_bus.brain.models.core_use import HELD_BACK
 from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE
+from rover_bus.brain.models.throughput import LEAST_CONFIGURATIONS
 from rover_bus.brain.state import KnownJob
 from rover_bus.events.facts import Size
 from rover_bus.events.job import RoleSpec
@@ -17,7 +18,8 @@ from rover_bus.events.job import RoleSpec
 MOST_WORKERS, MOST_SERVERS = 256, 16
 SERVERS_BUSY = 0.5  # of a core: below this a server holds no worker back,
 MOST_IN_BURSTS = 4.0  # times the cores that a member uses on average
-SERVERS_USED = 0.25  # nor below this share of its cores, where these are limited
+SERVERS_USED = 0.25  # nor below this share of its cores, where these are limited;
+TRIAL_SHARE, TRIAL_WINDOWS = 0.05, 3.0  # unless to try it takes no more than this share of what is left
 
 
 def space_of(job: KnownJob, family_varied: bool = False, start: Size | None = None) -> PlanSpace:
@@ -81,9 +83,15 @@ def _counts_of_servers(job: KnownJob, held: Size, family_varied: bool) -> tuple[
         return tuple(range(1, most + 1))
     busiest = max(last.values(), default=0.0)
     # A server's tables are one thread's, where no limit says otherwise.
-    if busiest < (SERVERS_USED * held.server_cores or SERVERS_BUSY):
+    if busiest < (SERVERS_USED * held.server_cores or SERVERS_BUSY) and not _has_time_for_a_trial(job):
         return (held.servers,)
     return tuple(range(held.servers, min(held.servers + max(held.servers // 2, 1), most) + 1))
+
+
+def _has_time_for_a_trial(job: KnownJob) -> bool:
+    """Whether moving slots there and back, and measuring in between, takes little of what is left; first other sizes are known."""
+    known = not job.cold or len(job.tried) >= LEAST_CONFIGURATIONS
+    return known and 2 * job.change_s + TRIAL_WINDOWS * job.window_s < TRIAL_SHARE * job.remaining_s
 
 
 def steps_of(job: KnownJob, role: RoleSpec, now: float) -> tuple[float, ...]:

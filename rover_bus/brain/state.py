@@ -164,6 +164,13 @@ class KnownJob(msgspec.Struct):
         return (ordered[n // 2] + ordered[(n - 1) // 2]) / 2 if n else 0.0
 
     @property
+    def remaining_s(self) -> float:
+        """Seconds to the end at the present speed; infinite while the total is not known."""
+        if not self.total or self.throughput <= 0:
+            return float("inf")
+        return max(self.total - self.committed, 0) / self.throughput
+
+    @property
     def scales(self) -> TimeScales:
         """What was measured of this job's own starts and changes."""
         change_s = self.lost_s / self.settled_moves if self.settled_moves else None

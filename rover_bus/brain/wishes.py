@@ -81,7 +81,7 @@ def before_choice(
         return CapacityLeft(
             Reason.NOT_ENOUGH_SAMPLES, f"{len(job.recent)} of {PROBE_WINDOWS} windows at this size"
         )
-    if remaining_s(job) < WORTH_WINDOWS * job.window_s:
+    if job.remaining_s < WORTH_WINDOWS * job.window_s:
         return CapacityLeft(Reason.KEEP, "it ends before a change would pay")
     if models.wants_samples(job, _is_held_back(job, cores_left, space)):
         probe = next_to_measure(job, cores_left, models, fits)
@@ -139,13 +139,6 @@ def may_supersede(job: KnownJob) -> bool:
     return (
         change.members_plan != job.members_plan or job.clock_s - change.since_s >= job.spec.plan.renew_after_s
     )
-
-
-def remaining_s(job: KnownJob) -> float:
-    """Seconds to the end at the present speed; infinite while the total is not known."""
-    if not job.total or job.throughput <= 0:
-        return float("inf")
-    return max(job.total - job.committed, 0) / job.throughput
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ Fed by the sizes of a family while too few were measured to tell the terms of a 
 that nothing measured. A member that keeps u of its L cores busy spends u/L of an iteration computing, and k times the cores make
 that part k times shorter: the utilisation law, exact but for what is serial or waits in a queue (more cores then bring more than is
 said). Of more workers no use tells: until their number was varied, twice as many are taken to bring half of the way to twice the
-speed, in logs (Pollux assumes all of it until tried, `algorithms.md §7`) [ours; docs/design/0056].
+speed, in logs (Pollux assumes all of it until tried, `algorithms.md §7`). Twice the servers compute as twice the cores would, and
+shorten what neither role computes half of the way. Where several sizes were measured and none of them varied an axis, that axis
+alone rests on what is implied [ours; docs/design/0056, 0058].
 """
 
 from __future__ import annotations
@@ -21,28 +23,35 @@ from rover_bus.brain.models.throughput import BEYOND, Prediction, log_distance
 
 MORE = 2.0  # times the cores, or the workers, of the sizes that are implied
 _MOST_BUSY = 0.98  # of an iteration: something is left that no core shortens
-_TWICE_AS_MANY = 0.5  # power of the number of workers
+HALF_WAY = 0.5  # in logs, from no effect to a full one: of what nothing tells
+CORES = (2, 3)  # of a worker, of a server, among the columns of a configuration
 _Z_95 = 1.645
 
 
 @dataclass(frozen=True, eq=False)
 class ImpliedModel:
-    """A model that rests on implied sizes too: its intervals grow with the distance from what was measured."""
+    """A model that rests on implied sizes too: its intervals grow with the distance from what was measured, of a `young` one along
+    all axes, else along those that were never varied."""
 
     fitted: BoundedModel
     measured: Configurations
+    young: bool = True
 
     def predict(self, at: Configurations) -> Prediction:
         """Predict samples a second with 90 % intervals."""
         said = self.fitted.predict(at)
-        wider = np.exp(_Z_95 * BEYOND * log_distance(self.measured, self._no_fewer_cores(at)))
+        wider = np.exp(_Z_95 * BEYOND * log_distance(self.measured, self._in_doubt(at)))
         return Prediction(said.throughput, said.low_90 / wider, said.high_90 * wider, said.guess)
 
-    def _no_fewer_cores(self, at: Configurations) -> Configurations:
-        """The configurations with the least cores that were measured where they have less: use says what these cost."""
-        least = self.measured.worker_cores.min(), self.measured.ps_cores.min()
-        cores = np.maximum(at.worker_cores, least[0]), np.maximum(at.ps_cores, least[1])
-        return Configurations(at.workers, at.ps, *cores, at.batch_size)
+    def _in_doubt(self, at: Configurations) -> Configurations:
+        """The configurations as far from what was measured as they are in doubt: fewer cores are not, use says what these cost."""
+        columns = [
+            asked if self.young or np.ptp(known) == 0 else np.clip(asked, known.min(), known.max())
+            for asked, known in zip(at.columns(), self.measured.columns(), strict=True)
+        ]
+        for axis in CORES:
+            columns[axis] = np.maximum(columns[axis], self.measured.columns()[axis].min())
+        return Configurations(*columns)
 
     def sketch(self, at: Configurations) -> FloatArray:
         """About what `predict` says, more cheaply."""
@@ -50,22 +59,35 @@ class ImpliedModel:
 
 
 def imply(
-    seen: Observations, uses: tuple[ArrayLike, ArrayLike], input_wait_share: ArrayLike, form: Form
+    seen: Observations,
+    uses: tuple[ArrayLike, ArrayLike],
+    input_wait_share: ArrayLike,
+    form: Form,
+    young: bool = True,
 ) -> Observations:
     """Return the sizes that measured ones imply (n,): none of those whose workers wait for input, none where no use was measured.
 
-    `uses`: cores that one worker and one server used at each size, 0 where that was not measured.
+    `uses`: cores that one worker and one server used at each size, 0 where that was not measured. `young`: few sizes were measured;
+    else something is implied only of what none of them varied, of which they tell nothing either.
     """
     at, computes = seen.configurations, np.asarray(input_wait_share) < INPUT_BOUND_SHARE
     seconds, found = form.seconds(at, seen.throughput), list[Observations]()
-    for axis, used in zip((2, 3), uses, strict=True):
-        rows = np.flatnonzero(computes & (np.asarray(used) > 0))
-        larger = _times(at.take(rows), axis)
-        busy = np.minimum(np.asarray(used)[rows] / at.columns()[axis][rows], _MOST_BUSY)
-        shorter = seconds[rows] * (1 - busy * (1 - 1 / MORE))
+    shown = [np.asarray(used) * computes > 0 for used in uses]
+    busy = [
+        np.minimum(np.asarray(used) / at.columns()[axis], _MOST_BUSY)
+        for axis, used in zip(CORES, uses, strict=True)
+    ]
+    for axis, share, which in zip(CORES, busy, shown, strict=True):
+        rows = np.flatnonzero(which & (young or np.ptp(at.columns()[axis]) == 0))
+        larger, shorter = _times(at.take(rows), axis), seconds[rows] * (1 - share[rows] * (1 - 1 / MORE))
         found.append(Observations(larger, form.throughput(larger, shorter)))
-    if any(map(len, found)) and np.ptp(at.workers) == 0 and computes[-1]:
-        found.append(Observations(_times(at.take([-1]), 0), seen.throughput[-1:] * MORE**_TWICE_AS_MANY))
+    if np.any(shown) and computes[-1]:
+        if np.ptp(at.workers) == 0:
+            found.append(Observations(_times(at.take([-1]), 0), seen.throughput[-1:] * MORE**HALF_WAY))
+        if np.ptp(at.ps) == 0 and not young:
+            more, rest = _times(at.take([-1]), 1), max(1 - busy[0][-1] - busy[1][-1], 0.0)
+            left = 1 - busy[1][-1] * (1 - 1 / MORE) - rest * (1 - MORE**-HALF_WAY)
+            found.append(Observations(more, form.throughput(more, seconds[-1:] * left)))
     return joined(found)
 
 

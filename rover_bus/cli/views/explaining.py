@@ -28,7 +28,7 @@ from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.totals import totals_of
-from rover_bus.brain.wishes import CapacityLeft, limits_of, remaining_s, view_of
+from rover_bus.brain.wishes import CapacityLeft, limits_of, view_of
 from rover_bus.cli.views.brain_state import read_brain
 from rover_bus.cli.views.explanation import outcome, rivals
 from rover_bus.cli.views.plans import PlanView, read_plans
@@ -239,7 +239,7 @@ def suppose(known: KnownJob, state: BrainState, wanted: Size) -> Row:
         "planner": {"left_as_it_is": wish.constant, "detail": wish.detail}
         if isinstance(wish, CapacityLeft)
         else {"wants": wish.size, "constant": wish.constant},
-        "remaining_s_now": None if np.isinf(remaining_s(known)) else remaining_s(known),
+        "remaining_s_now": None if np.isinf(known.remaining_s) else known.remaining_s,
         "never_measured": _unmeasured(known, wanted),
         "far_from_measured": _far(known, wanted),
     }

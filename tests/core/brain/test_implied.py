@@ -26,10 +26,18 @@ LARGER = Size(workers=4, servers=1, worker_cores=4.0, server_cores=2.0)
 
 
 def sample(
-    workers: int = 2, worker_use: float = 0.8, wait: float = 0.0, server_use: float = 0.1
+    workers: int = 2,
+    worker_use: float = 0.8,
+    wait: float = 0.0,
+    server_use: float = 0.1,
+    *,
+    servers: int = 1,
+    cores: float = 1.0,
+    server_cores: float = 1.0,
+    speed: float = 0.0,
 ) -> FamilySample:
-    at = Configuration(workers, 1, 1.0, 1.0, BATCH)
-    return FamilySample("run", at, 1000.0 * workers, wait, worker_use, server_use)
+    at = Configuration(workers, servers, cores, server_cores, BATCH)
+    return FamilySample("run", at, speed or 1000.0 * workers, wait, worker_use, server_use)
 
 
 def job(worker_use: float = 0.8, server_use: float = 0.1) -> KnownJob:
@@ -106,13 +114,42 @@ def test_a_model_stands_from_the_first_size_on_and_is_the_less_sure_the_further_
     assert said.high_90[-1] > 4 * said.throughput[-1]
 
 
-def test_three_measured_sizes_need_nothing_implied() -> None:
-    three = [sample(workers) for workers in (1, 2, 4)]
+def test_three_measured_sizes_need_nothing_implied_of_what_they_varied() -> None:
+    three = [
+        sample(workers, servers=servers, cores=cores, server_cores=cores)
+        for workers, servers, cores in ((1, 1, 1.0), (2, 2, 2.0), (4, 2, 1.0))
+    ]
     assert is_young(three[:2])
     assert not is_young(three)
     model = fit_family(three)
     assert not isinstance(model, NotEnough)
     assert not isinstance(model.common, ImpliedModel)
+
+
+def step(workers: int = 1, servers: int = 1, cores: float = 1.0) -> FamilySample:
+    """A size of a synchronous job whose step is 50 ms of computing, 10 ms at the servers and 40 ms of waiting for them."""
+    seconds = 0.05 / (workers * cores) + 0.01 / servers + 0.04 / servers
+    at = Configuration(workers, servers, cores, 1.0, BATCH)
+    return FamilySample("run", at, BATCH / seconds, 0.0, 0.05 / workers / seconds, 0.01 / servers / seconds)
+
+
+def gain(samples: list[FamilySample], **more: float) -> float:
+    """What a model says that one worker of one core beside one server would bring with more of something."""
+    model = fit_family(samples, SYNCHRONOUS)
+    assert not isinstance(model, NotEnough)
+    one = {"workers": 1.0, "ps": 1.0, "worker_cores": 1.0, "ps_cores": 1.0, "batch_size": BATCH}
+    before, after = (
+        model.of("run").predict(Configurations.of(**at)).throughput[0] for at in (one, one | more)
+    )
+    return float(after / before)
+
+
+def test_of_an_axis_that_no_size_varied_half_of_the_way_is_still_implied() -> None:
+    """A job that was measured at three widths of its one worker looks for a second worker as it did before, and for a server."""
+    widths = [step(cores=cores) for cores in (1.0, 2.0, 4.0)]
+    assert not is_young(widths)
+    assert gain(widths, workers=2.0) == pytest.approx(2**0.5, rel=0.1)
+    assert 1.05 < gain(widths, ps=2.0) < gain([*widths, step(servers=2)], ps=2.0), "that was the half of it"
 
 
 def test_a_cold_job_grows_in_all_that_its_members_use_up_at_once() -> None:

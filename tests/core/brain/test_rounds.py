@@ -137,8 +137,18 @@ def test_a_server_begins_with_the_memory_that_runs_of_its_family_ended_with(trai
     assert first_size(spec, state)[0].server_memory_bytes == limit
 
 
+def test_other_servers_are_tried_where_that_takes_little_of_what_is_left() -> None:
+    job = runs("job", size(4))
+    assert space_of(job).servers == (1, 2)
+    job.total = int(job.committed + 300 * speed(4))
+    assert space_of(job).servers == (1,)
+    job.total, job.cold, job.tried = 1_000_000_000, True, job.tried[-2:]
+    assert space_of(job).servers == (1,), "first other sizes of it are known"
+
+
 def test_servers_vary_once_any_run_of_the_family_has_varied_them() -> None:
     one, two = runs("one", size(4)), runs("two", size(4))
+    two.total, two.committed = 1_000_000, 900_000  # it ends before a trial would pay
     assert space_of(two, StandingModels(cluster(one, two)).varied_servers(two)).servers == (1,)
     one.tried.append(TriedSize(size=size(4, 2), weight=3.0, mean=speed(4) * 1.1))
     assert space_of(two, StandingModels(cluster(one, two)).varied_servers(two)).servers == (1, 2, 3, 4)
