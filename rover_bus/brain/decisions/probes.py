@@ -61,6 +61,8 @@ def decide_probe(
     ):
         return PlanDecision(allocation=relief, reason=Reason.PROBE, detail="members use all their cores")
     options = [option for option in _around(job, space) if _fits(option, job)]
+    if len(space.worker_cores) > 1 or len(space.server_cores) > 1:  # these tell sizes apart as well
+        options = [option for option in options if _keeps_members(option, job)]
     fresh = [o for o, known in zip(options, _measured(options, job, seen), strict=True) if not known]
     if not fresh:
         return None
@@ -120,6 +122,11 @@ def _around(job: ProbeView, space: PlanSpace) -> list[Allocation]:
 def _fits(option: Allocation, job: ProbeView) -> bool:
     within = option.cores - job.held.cores <= max(job.free_cores, 0.0) and option.cores <= job.limits.cores
     return within and option != job.held
+
+
+def _keeps_members(option: Allocation, job: ProbeView) -> bool:
+    """Whether no member goes: in a crowded cluster it may not come back for long."""
+    return option.workers >= job.held.workers and option.servers >= job.held.servers
 
 
 def _costs_nothing(option: Allocation, held: Allocation, form: Form) -> bool:

@@ -119,3 +119,17 @@ def test_a_synchronous_job_is_probed_with_more_members_and_else_any_way_that_fit
     full = decide_probe(view(free_cores=0.0), SPACE, SYNCHRONOUS, seen(HELD))
     assert full is not None
     assert full.allocation.cores <= HELD.cores
+
+
+def test_no_member_is_given_up_to_learn_from_where_fewer_cores_teach_as_well() -> None:
+    """In a crowded cluster a worker that goes may not come back for long; cores are there again at once."""
+    known = [HELD]
+    while (decision := decide_probe(view(free_cores=0.0), SPACE, SYNCHRONOUS, seen(*known))) is not None:
+        assert decision.allocation.workers >= HELD.workers
+        assert decision.allocation.servers >= HELD.servers
+        known.append(decision.allocation)
+    assert len(known) > 2
+    fixed = PlanSpace(SPACE.workers, SPACE.servers, (2,), (2,))
+    decision = decide_probe(view(free_cores=0.0), fixed, SYNCHRONOUS, seen(HELD))
+    assert decision is not None
+    assert decision.allocation.workers < HELD.workers
