@@ -31,7 +31,7 @@ from rover_bus.brain.log import (
     WindowClosed,
     WindowsStretched,
 )
-from rover_bus.brain.state import BrainRuleOff, BrainState, Change, KnownJob
+from rover_bus.brain.state import BrainRuleOff, BrainState, Ceiling, Change, KnownJob
 from rover_bus.brain.totals import follow
 from rover_bus.events.facts import (
     IncidentClosed,
@@ -363,7 +363,7 @@ def _judge(job: KnownJob, record: PlanKept | PlanRolledBack) -> None:
     if record.constant == Reason.NEVER_LIVE:
         job.declined = [*job.declined, (change.after, job.clock_s)][-8:]
     elif not kept:
-        job.ceilings = [*job.ceilings, (change.after, record.after, job.clock_s)][-8:]
+        job.ceilings = [*job.ceilings, Ceiling(change.after, record.after, job.clock_s, change.before)][-8:]
     elif change.step == "scale":
         job.rollbacks = 0
     job.probe = change if kept and change.step == "probe" and job.is_less(change) else None

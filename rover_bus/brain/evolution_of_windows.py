@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import msgspec
+
 from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, evolve_paces
@@ -122,8 +124,10 @@ def _drift(job: KnownJob, held: TriedSize, factor: float) -> None:
             row.mean *= factor
             row.scatter *= factor * factor
     job.ceilings = [
-        (size, speed if size.shape == held.size.shape else speed * factor, at_s)
-        for size, speed, at_s in job.ceilings
+        each
+        if each.size.shape == held.size.shape
+        else msgspec.structs.replace(each, speed=each.speed * factor)
+        for each in job.ceilings
     ]
 
 

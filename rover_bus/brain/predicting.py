@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rover_bus.brain.decisions.scaling import Predictor, sketch_of
 from rover_bus.brain.models.core_use import measure_core_use
@@ -34,15 +35,17 @@ class OverruledModel:
 
     fitted: Predictor
     measured: list[tuple[Configuration, float, float]]  # where, samples a second, relative spread
-    ceilings: list[tuple[Configuration, float]]
+    ceilings: list[
+        tuple[Configuration, float, bool]
+    ]  # where, at most, whether of as many workers with any cores
 
     def predict(self, at: Configurations) -> Prediction:
         """Predict samples a second with 90 % intervals."""
         said = self.fitted.predict(at)
         middle, low, high = said.throughput.copy(), said.low_90.copy(), said.high_90.copy()
         guess = said.guess.copy()
-        for place, most in self.ceilings:
-            above = (at.workers >= place.workers) & (at.ps == place.ps)
+        for place, most, of_workers in self.ceilings:
+            above = _above(at, place, of_workers)
             for column in (middle, low, high):
                 column[above] = np.minimum(column[above], most)
         for place, speed, spread in self.measured:
@@ -54,10 +57,22 @@ class OverruledModel:
     def sketch(self, at: Configurations) -> FloatArray:
         """About what `predict` says, more cheaply."""
         middle = sketch_of(self.fitted, at)
-        for place, most in self.ceilings:
-            above = (at.workers >= place.workers) & (at.ps == place.ps)
+        for place, most, of_workers in self.ceilings:
+            above = _above(at, place, of_workers)
             middle[above] = np.minimum(middle[above], most)
         return middle
+
+
+def _above(at: Configurations, place: Configuration, of_workers: bool) -> NDArray[np.bool_]:
+    """Which configurations are more of what did not pay (n,): as many workers or more, or as many with as many cores or more."""
+    above: NDArray[np.bool_] = at.ps == place.ps
+    if of_workers:
+        above &= at.workers >= place.workers
+        return above
+    above &= at.workers == place.workers
+    above &= at.worker_cores >= place.worker_cores * (1 - _SAME)
+    above &= at.ps_cores >= place.ps_cores * (1 - _SAME)
+    return above
 
 
 def rows_of(job: KnownJob) -> list[TriedSize]:
@@ -69,9 +84,9 @@ def overrule(fitted: Predictor, job: KnownJob) -> OverruledModel:
     """Put what was measured, and where growth did not pay, over what was fitted."""
     measured = [(place_of(job, row.size), row.mean, _spread(row)) for row in rows_of(job)]
     ceilings = [
-        (place_of(job, size), speed)
-        for size, speed, at_s in job.ceilings
-        if job.clock_s - at_s < job.spec.plan.ceiling_lasts_s and size.workers
+        (place_of(job, each.size), each.speed, each.of_workers)
+        for each in job.ceilings
+        if job.clock_s - each.at_s < job.spec.plan.ceiling_lasts_s and each.size.workers
     ]
     return OverruledModel(fitted, measured, ceilings)
 

@@ -78,6 +78,22 @@ class Change(msgspec.Struct):
     constant: str = ""  # what it was proposed for
 
 
+class Ceiling(msgspec.Struct, frozen=True, array_like=True):
+    """A size that was taken back, the samples a second that it reached, and when by the job's clock. `before`: what it had grown
+    from; None in a log of before that was kept.
+    """
+
+    size: Size
+    speed: float
+    at_s: float
+    before: Size | None = None
+
+    @property
+    def of_workers(self) -> bool:
+        """Whether it was more workers that did not pay: then as many of them bound what is believed, whatever cores they have."""
+        return self.before is None or self.size.workers > self.before.workers
+
+
 class TimeScales(msgspec.Struct, frozen=True):
     """What members' starts and changes of size took, in seconds; None: none was measured."""
 
@@ -123,7 +139,7 @@ class KnownJob(msgspec.Struct):
     slowed: list[float] = []  # those in which a worker was known to be slow: they say nothing of the size
     change: Change | None = None
     tried: list[TriedSize] = []
-    ceilings: list[tuple[Size, float, float]] = []  # size taken back, what it reached, when
+    ceilings: list[Ceiling] = []  # of growth that did not pay
     declined: list[tuple[Size, float]] = []  # observed or rejected, and when
     paces: dict[int, WorkerPace] = {}
     stragglers: dict[int, str] = {}  # by index: the remedy in force

@@ -400,10 +400,10 @@ def _in_vain(job: KnownJob, size: Size) -> bool:
         (tried.workers, tried.servers) == (size.workers, size.servers)
         and tried.worker_cores >= size.worker_cores
         and tried.server_cores >= size.server_cores
-        for tried, _, _ in job.ceilings
+        for tried in (each.size for each in job.ceilings)
     )
 
 
 def taken_back(job: KnownJob, size: Size) -> bool:
     """Whether this size was tried and did not pay."""
-    return any(size.shape == other.shape for other, _, _ in job.ceilings)
+    return any(size.shape == each.size.shape for each in job.ceilings)

@@ -178,7 +178,7 @@ def _fit(model: OverruledModel, tried: list[Row]) -> Row:
             "server_cores": place.ps_cores,
             "reached": speed,
         }
-        for place, speed in model.ceilings
+        for place, speed, _ in model.ceilings
     ]
     return said
 

@@ -7,7 +7,7 @@ from math import log
 import pytest
 
 from rover_bus.brain.models.hosts import add_residual
-from rover_bus.brain.state import BrainState, KnownJob, TriedSize
+from rover_bus.brain.state import BrainState, Ceiling, KnownJob, TriedSize
 from rover_bus.cli.commands.explain import explanation_lines, supposition_lines
 from rover_bus.cli.views.explaining import explain_plan, slow_hosts_text, suppose
 from rover_bus.cli.views.explanation import forecast_text, headline, rivals
@@ -159,7 +159,7 @@ def test_inputs_show_every_axis_that_varied_and_no_other() -> None:
         Size(workers=3, servers=2, worker_cores=1.0, server_memory_bytes=3 << 29),
     )
     job.tried = [TriedSize(size, weight=3.0, mean=1000.0, input_share=0.9) for size in sizes]
-    job.ceilings = [(sizes[1], 900.0, 0.0)]
+    job.ceilings = [Ceiling(sizes[1], 900.0, 0.0)]
     text = explanation_lines(
         explain_plan(PlanView(PROPOSED), job, cluster(job)) | {"left_as_it_is": None, "stop": None}
     )
