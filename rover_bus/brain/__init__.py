@@ -9,7 +9,7 @@ watch.py        samples on their way into a window; learning_hosts.py: what a wi
 
 sizes           choosing.py: one round of all jobs; starting.py: how a job begins; wishes.py: what one job asks for; sizing.py: its
                 first size alone; spaces.py: which sizes it may have; predicting.py: what another size would bring; granting.py:
-                capacity, quotas, priorities, room on hosts
+                capacity, quotas, priorities, room on hosts; next_best.py: what is taken where hosts refuse
 plans           settling.py, proposing.py: from a wish to a plan; judging.py: kept or taken back; unsettled.py: of which nothing
                 can be told; asked.py: what a person asks for
 remedies        remedies.py: slow workers, hot servers, targets; memory_relief.py; silence.py: lost hosts; hosts.py: slow ones;

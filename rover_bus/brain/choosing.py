@@ -17,7 +17,7 @@ import numpy as np
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.knapsack import choosing, choosing_greedily
 from rover_bus.brain.decisions.pieces import Pieces, finish
-from rover_bus.brain.decisions.plans import Allocation, Loser, PlanDecision, PlanSpace
+from rover_bus.brain.decisions.plans import Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import NOTHING, Contender, deciding_round
 from rover_bus.brain.decisions.scaling import PlanFront, choose_alone
@@ -25,6 +25,7 @@ from rover_bus.brain.decisions.scoring import moved_share
 from rover_bus.brain.granting import cores_left_for, quota_left
 from rover_bus.brain.marginal import choose_by_gain, goes_by_gain
 from rover_bus.brain.models.samples import NotEnough
+from rover_bus.brain.next_best import next_best
 from rover_bus.brain.predicting import OverruledModel, rows_of
 from rover_bus.brain.rooms import fits_hosts
 from rover_bus.brain.rules import HEADROOM, RULES, rules_for
@@ -48,7 +49,6 @@ from rover_bus.brain.wishes import (
 from rover_bus.events.facts import LosingPlan, Size
 
 NOTHING_FITS = PlanDecision(allocation=NOTHING, reason=Reason.NO_CAPACITY)
-MOST_OTHERS = 18  # that are tried in turn where hosts have no room for the best
 
 
 class OpenSize(msgspec.Struct, frozen=True):
@@ -297,7 +297,7 @@ def _answer(
             for (lost, loser), (throughput, _, _) in zip(losers, of_losers, strict=True)
         ],
         score=decision.scores["value"],
-        others=_next_best(job, contender, decision),
+        others=next_best(job, contender, decision),
     )
 
 
@@ -306,32 +306,6 @@ def _as_trial(job: KnownJob, wish: Wish) -> Wish:
     known = f"{counted(len(rows_of(job)), 'size')} of {PROBED_SIZES} measured"
     why = wish.constant.replace("_", " ")
     return msgspec.structs.replace(wish, step="probe", detail=f"{why} by what its members use, {known}")
-
-
-def _next_best(job: KnownJob, contender: Contender, decision: PlanDecision) -> list[Size]:
-    """What a job that is to grow would take instead, where no host has room for what was chosen: the fastest first."""
-    front, held, view = contender.front, job.held, contender.view
-    assert front is not None
-    assert held is not None
-    least = view.measured_throughput * (1 + RULES.restraint.dead_band)
-    taken = decision.scores["throughput"]
-    rows = [int(row) for row in np.argsort(-front.speed) if least < front.speed[row] < taken]
-    sizes = [size_after(held, front.allocations[row]) for row in _some_of(rows, front, view.held)]
-    return [size for size in sizes if size.shape != held.shape and not declined(job, size)]
-
-
-def _some_of(rows: list[int], front: PlanFront, held: Allocation) -> list[int]:
-    """A few of the rows (fastest first): from the fastest down to the least, and those that leave servers as they are, which may
-    have no room to grow where they stand.
-    """
-    spread = rows[:: max(-(-len(rows) // MOST_OTHERS), 1)]
-    as_served = [row for row in rows if _servers_of(front.allocations[row]) == _servers_of(held)]
-    kept = {*spread, *as_served[: MOST_OTHERS // 2]}
-    return [row for row in rows if row in kept]
-
-
-def _servers_of(each: Allocation) -> tuple[int, float]:
-    return each.servers, each.server_cores
 
 
 def _reason(contender: Contender, decision: PlanDecision, rivals: bool) -> Reason:

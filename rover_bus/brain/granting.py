@@ -7,7 +7,7 @@ Growth that needs a shrink elsewhere waits until that shrink is settled (P22). P
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 
 import msgspec
@@ -63,15 +63,22 @@ def quota_left(name: str, state: BrainState, quotas: Mapping[str, Budget]) -> fl
 
 
 def grant_best(
-    name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
+    name: str,
+    wish: Wish,
+    state: BrainState,
+    quotas: Mapping[str, Budget],
+    in_room: Callable[[], list[Size]] = list,
 ) -> tuple[GrantedSize, Wish]:
-    """Return what a job gets, and for which wish: the first of it and the next best that hosts have room for, else it cut down."""
+    """Return what a job gets, and for which wish: the first of it and the next best that hosts have room for, else it cut down.
+
+    `in_room`: says the best sizes by what hosts have room for, when that is asked; they come before those of the wish.
+    """
     job = state.jobs[name]
     granted = grant(name, wish, state, quotas)
     if granted.left is None or granted.left.constant != Reason.DOES_NOT_FIT_ANY_NODE:
         return granted, wish
     most = job.charge(wish.size)
-    for size in wish.others:
+    for size in dict.fromkeys((*in_room(), *wish.others)):
         charged, other = job.charge(size), _instead(wish, size)
         if charged.cores <= most.cores and charged.memory_bytes <= most.memory_bytes:  # sums have room for it
             granted = GrantedSize(size=size if fits_hosts(job, size, state) else None)

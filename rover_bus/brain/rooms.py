@@ -16,6 +16,7 @@ from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.placement import MOST_NODES, Node, Share, place_jobs
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.loads import shares_hosts
+from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.totals import totals_of
 from rover_bus.events.facts import Size
@@ -73,8 +74,7 @@ def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
     if not job.spec.has_servers:
         return not size.workers or bool(_ring(job, size, state))
     touched, moving = _after(job, size, state)
-    most = max(job.held.workers // 2, 1) if job.held is not None else 0
-    if len(moving) > most or any(
+    if len(moving) > _most_moved(job) or any(
         left.cores < -_EPSILON or left.memory_bytes < 0 for left in touched.values()
     ):
         return False
@@ -86,6 +86,16 @@ def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
     if not added.members:
         return True
     return bool(_placed(added, state, touched))
+
+
+def _most_moved(job: KnownJob) -> int:
+    """How many workers may start anew elsewhere at once: half of them, so that training goes on; all, where standing still until
+    they are there takes less than a dead-band of what is left.
+    """
+    if job.held is None:
+        return 0
+    short = job.start_s < RULES.restraint.dead_band * job.remaining_s
+    return job.held.workers if short and job.start_s else max(job.held.workers // 2, 1)
 
 
 def _placed(
@@ -116,7 +126,8 @@ def moving_workers(job: KnownJob, size: Size, state: BrainState) -> list[Member]
 def _after(job: KnownJob, size: Size, state: BrainState) -> tuple[dict[str, Budget], list[Member]]:
     """What the hosts of a job have free once members that stay have their new size, and the workers that leave for that.
 
-    Servers stay where they are: a host on which they find no room has less than nothing free. Other hosts are as they were.
+    Servers stay where they are, and the workers beside them make way: a host on which servers find no room even so has less than
+    nothing free. Other hosts are as they were.
     """
     held = job.held
     if held is None:
@@ -145,9 +156,24 @@ def _after(job: KnownJob, size: Size, state: BrainState) -> tuple[dict[str, Budg
         had, had_bytes = _of_one(now, member.role == "ps")
         if host in free:
             free[host] = Budget(free[host].cores + had, free[host].memory_bytes + had_bytes)
+    moving += _make_way([member for member in staying if member[0] not in moving], free, then)
     return {
         host: left if _is_touched(left, host, state) else _floor(left) for host, left in free.items()
     }, moving
+
+
+def _make_way(
+    staying: Iterable[tuple[Member, str]], free: dict[str, Budget], then: Allocation
+) -> list[Member]:
+    """The workers that leave hosts on which a server that grows would find no room beside them; `free` is brought up to date."""
+    moving, (cores, size_bytes) = list[Member](), _of_one(then, False)
+    for member, host in staying:
+        left = free.get(host)
+        if left is None or member.role == "ps" or (left.cores >= -_EPSILON and left.memory_bytes >= 0):
+            continue
+        free[host] = Budget(left.cores + cores, left.memory_bytes + size_bytes)
+        moving.append(member)
+    return moving
 
 
 def _is_touched(left: Budget, host: str, state: BrainState) -> bool:

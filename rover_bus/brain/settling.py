@@ -6,12 +6,14 @@ Fed by the decider with wishes (`wishes`, `choosing`, remedies); yields records.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.granting import grant_best
+from rover_bus.brain.next_best import next_in_room
 from rover_bus.brain.proposing import propose, propose_first, shrink
 from rover_bus.brain.rooms import moving_workers
 from rover_bus.brain.rules import RULES
@@ -44,7 +46,8 @@ def settle(name: str, known: KnownJob, state: BrainState, models: StandingModels
     if change is not None and change.waits and not _is_news(known, wish):
         return
     asked, promised = wish.size, wish.predicted
-    granted, wish = grant_best(name, wish, state, state.quotas)
+    in_room = partial(next_in_room, name, known, wish, state, models)
+    granted, wish = grant_best(name, wish, state, state.quotas, in_room)
     if granted.size is None:
         assert granted.left is not None
         yield from withhold(name, known, granted.left, wish, granted.waits_for)

@@ -193,9 +193,10 @@ class Rounds:
         assert left is not None
         while left and spent < PIECE:
             name, answer = left.popleft()
-            spent += LOOKED if isinstance(answer, CapacityLeft) else CARRIED_OUT
-            done += 1
+            before, done = models.spent, done + 1
             yield from guard("sizes", self._answer(round_, name, answer, state, models), "")
+            spent += models.spent - before
+            spent += LOOKED if isinstance(answer, CapacityLeft) else CARRIED_OUT
         while not left and round_.starts and spent < PIECE:
             name = next(iter(round_.starts))
             del round_.starts[name]

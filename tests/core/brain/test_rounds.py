@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from brain_states import GIB, cluster, round_of, runs, size, spec_of, speed, waits
 
-from rover_bus.brain.choosing import _some_of, room_for_round
+from rover_bus.brain.choosing import room_for_round
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.scaling import PlanFront
@@ -17,6 +17,7 @@ from rover_bus.brain.granting import grant, grant_best
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.judging import judge
 from rover_bus.brain.log import JobGone, JobSeen
+from rover_bus.brain.next_best import _some_of
 from rover_bus.brain.rooms import fits_hosts, moving_workers
 from rover_bus.brain.settling import settle
 from rover_bus.brain.sizing import first_size, narrowed
@@ -178,20 +179,28 @@ def test_workers_that_have_no_room_to_grow_on_their_host_are_followed_elsewhere(
     assert isinstance(plan, PlanProposed)
     assert [str(member) for member in plan.replaces] == ["worker-2.1", "worker-3.1"]
     assert plan.worker_hosts == ["i", "i"]
-    assert not fits_hosts(job, size(4, cores=1.0), state), "more than half of the workers would start anew"
+    all_anew = size(4, cores=1.0)
+    assert not fits_hosts(job, all_anew, state), "more than half of the workers would start anew"
+    job.slowest_start_s = 1.0
+    job.where = dict.fromkeys(job.where, "h") | {"ps-0": "i"}
+    state.host_load = {"h": (7.6, 0.0), "i": (1.0, 0.0)}
+    assert fits_hosts(job, all_anew, state), "to stand still until they are there is less than it brings"
+    job.slowest_start_s = 0.1 * job.remaining_s
+    assert not fits_hosts(job, all_anew, state)
     assert moving_workers(job, size(5), state) == [], "who stays as large stays where it is"
 
 
 def test_the_next_best_is_taken_where_hosts_have_no_room_for_the_best() -> None:
     job, full = runs("job", size(2)), runs("full", size(12))
+    job.total = 100_000
     state = cluster(job, full, hosts="hi")
     best = Wish(size=size(4, cores=2.0), step="scale", constant="x", predicted=3.0, others=[size(6)])
     granted, wish = grant_best("job", best, state, {})
     assert (granted.size, wish.constant) == (size(6), "more_throughput")
     [plan] = settle("job", job, state, StandingModels(state), best)
     assert isinstance(plan, PlanProposed)
-    assert plan.workers == 6
-    assert plan.predicted == pytest.approx(speed(6), rel=0.1), "what that size promises, not the best one"
+    assert plan.workers == 4, "the most that one change may, by what hosts have room for"
+    assert plan.predicted == pytest.approx(speed(4), rel=0.1), "what that size promises, not the best one"
     granted, _ = grant_best("job", Wish(size=size(4, cores=2.0), step="scale", constant="x"), state, {})
     assert granted.left is not None
     assert granted.left.constant == "does_not_fit_any_node"
