@@ -6,13 +6,14 @@ Apart from `sizing`, which knows the first size of a job alone: here is how much
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.brain.decisions.plans import Allocation, PlanDecision
+from rover_bus.brain.decisions.plans import Allocation, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import CONCAVITY, Contender
 from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront
@@ -49,7 +50,7 @@ def offer_start(
     first, why, _ = first_size(job.spec, state)
     model = _model_of(job, standing)
     if not isinstance(model, NotEnough) and not job.spec.servers.count:
-        first = _with_known_servers(first, job.spec.servers, standing.shown(job))
+        first = _with_known_servers(first, job.spec.servers, standing.shown(job), state)
     held, spec = job.charge(first), job.spec
     limits = Limits(
         workers=spec.workers.count,
@@ -60,10 +61,16 @@ def offer_start(
     )
     # Without a model speeds are shares of the first size's: how many seconds are left is not known.
     left = float("inf") if isinstance(model, NotEnough) else samples_left(job)
-    view = JobView(held=held, batch_size=float(spec.data.batch_size), remaining_samples=left)
+    view = JobView(
+        held=held,
+        batch_size=float(spec.data.batch_size),
+        remaining_samples=left,
+        table_bytes=first.server_memory_bytes
+        * first.servers,  # they are split over the servers that it begins with
+    )
     front = None
     if not isinstance(model, NotEnough):
-        space = space_of(job, standing.varied_servers(job), first)
+        space = _that_hosts_hold(space_of(job, standing.varied_servers(job), first), first, state)
         front = standing.front_of(job, model, view, space, limits)
     known = front is not None and len(front.allocations) > 0
     narrow = job.charge(narrowed(first, job))
@@ -88,12 +95,17 @@ def _model_of(job: KnownJob, standing: StandingModels) -> OverruledModel | NotEn
     return NotEnough("too few sizes were measured") if standing.is_young(job) else standing.of(job)
 
 
-def _with_known_servers(first: Size, role: RoleSpec, shown: Sequence[FamilySample]) -> Size:
+def _with_known_servers(
+    first: Size, role: RoleSpec, shown: Sequence[FamilySample], state: BrainState
+) -> Size:
     """The first size with as many servers as its family was measured with, where no run has had as many as that."""
-    counts = [each.at.ps for each in shown if 0 < each.at.ps <= role.max_count]
+    largest = max((host.memory_bytes for host in state.hosts.values()), default=0)
+    tables = first.server_memory_bytes * first.servers
+    counts = [
+        each.at.ps for each in shown if 0 < each.at.ps <= role.max_count and tables <= largest * each.at.ps
+    ]
     if first.servers in counts or not counts:
         return first
-    tables = first.server_memory_bytes * first.servers
     return first.replace(servers=counts[-1], server_memory_bytes=-(-tables // counts[-1]))
 
 
@@ -116,12 +128,12 @@ def start_with(job: KnownJob, start: StartOffer, decision: PlanDecision) -> Wish
     """The round's answer to a job that waits."""
     if not decision.allocation.workers:
         return CapacityLeft(Reason.NO_CAPACITY, "what runs brings more with the room that a start would take")
-    size = size_after(start.first, decision.allocation)
+    size = _begun_with(start.first, decision.allocation)
     front, model = start.contender.front, start.model
     assert front is not None
     less = [int(row) for row in np.argsort(-front.speed) if front.speed[row] < decision.scores["throughput"]]
     rows = less[:: max(-(-len(less) // MOST_OTHERS), 1)]  # the next best, down to the least
-    others = [size_after(start.first, front.allocations[row]) for row in rows]
+    others = [_begun_with(start.first, front.allocations[row]) for row in rows]
     if model is None:
         detail = _left_out(start, size)
         return Wish(size=size, step="start", constant=start.why.reason, detail=detail, others=others)
@@ -139,6 +151,20 @@ def start_with(job: KnownJob, start: StartOffer, decision: PlanDecision) -> Wish
         score=decision.scores.get("value", 0.0),
         others=others,
     )
+
+
+def _that_hosts_hold(space: PlanSpace, first: Size, state: BrainState) -> PlanSpace:
+    """The part of a space whose servers, with their shares of the tables, some host is large enough for."""
+    tables = first.server_memory_bytes * first.servers
+    largest = max((host.memory_bytes for host in state.hosts.values()), default=0)
+    counts = tuple(count for count in space.servers if tables <= largest * count)
+    return dataclasses.replace(space, servers=counts or space.servers[-1:])
+
+
+def _begun_with(first: Size, allocation: Allocation) -> Size:
+    """The first size with the counts and cores of an allocation: its tables are split over as many servers as it begins with."""
+    size, tables = size_after(first, allocation), first.server_memory_bytes * first.servers
+    return size.replace(server_memory_bytes=-(-tables // max(size.servers, 1)))
 
 
 def _left_out(start: StartOffer, size: Size) -> str:
