@@ -18,7 +18,7 @@ from bench.simulation.generator import Workload
 from bench.simulation.jobs import Job
 from bench.simulation.metrics import Result
 from bench.simulation.nodes import Machines
-from bench.simulation.port import ClusterView, JobView, Policy
+from bench.simulation.port import ClusterView, JobView, Policy, Wanted
 from bench.simulation.runtime import Runtime
 from bench.simulation.telemetry import Telemetry
 from bench.simulation.weather import WINDOW_S, Weather
@@ -135,11 +135,12 @@ class Cluster:
             self.runtime.touch(job)
         wishes = self.policy.plan(self._cluster_view(), self.now, regular)
         probing: frozenset[str] = getattr(self.policy, "probing", frozenset())
-        for name, size in wishes:
-            if name in self.here:
-                job = self.here[name]
-                self.runtime.apply(job, size)
-                job.probing = name in probing
+        for wish in wishes:
+            wanted = Wanted(*wish)
+            if wanted.job in self.here:
+                job = self.here[wanted.job]
+                self.runtime.apply(job, wanted)
+                job.probing = wanted.job in probing
                 self._refresh(job)
 
     # -- what happens to jobs ------------------------------------------------------------------------------------------

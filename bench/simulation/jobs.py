@@ -6,6 +6,7 @@ Fed by the engine's events (`cluster`) and by what mechanisms make of them (`run
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -126,6 +127,10 @@ class Job:
             self.ideal(self.live).server_cores / max(self.live.servers * self.live.server_cores, 1e-9), 1.0
         )
         return 1.0 / (1.0 + busy * (1.0 / max(float(slowest), 0.01) - 1.0))
+
+    def staying(self, where: Mapping[int, tuple[int, int]]) -> int:
+        """How many of the workers there are stand on a node that holds one of the job (`where`: workers and servers by node)."""
+        return sum(min(here, where.get(node, (0, 0))[0]) for node, here in Counter(self.on).items())
 
     def crew(self, workers: int, weather: Weather, where: Mapping[int, tuple[int, int]]) -> None:
         """As many workers as there shall be, on the nodes that hold them (`where`: workers and servers by node).

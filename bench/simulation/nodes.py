@@ -1,17 +1,16 @@
 """The machines: who runs where, what is free. The production placement decides, for every policy alike.
 
-Fed by the engine's changes; feeds nothing but its answers. A job is placed whole or not at all; growth adds members, shrinking
-takes them off
-the fullest nodes; a new container size stays in place where the nodes have room and moves the whole job elsewhere where they
-have not.
+Fed by the engine's changes; feeds nothing but its answers. A job is placed whole or not at all, on the hosts that a policy
+names where these have room. Else growth adds members, shrinking takes them off the nodes that hold fewest, and a new container
+size stays in place where the nodes have room and moves the whole job elsewhere where they have not.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from bench.simulation.port import Hosts, Size
+from bench.simulation.port import Hosts, Size, Wanted
 from rover_bus.brain.decisions.placement import Node, place_jobs
 from rover_bus.brain.decisions.plans import GIB, Allocation
 
@@ -66,9 +65,7 @@ class Machines:
         shares = self._find(size)
         if shares is None:
             return False
-        self.where[job], self.sizes[job] = {}, size
-        for node, workers, servers in shares:
-            self._take(job, node, workers, servers)
+        self._put(job, size, {node: (workers, servers) for node, workers, servers in shares})
         return True
 
     def stop(self, job: str) -> None:
@@ -86,10 +83,33 @@ class Machines:
         self.stop(job)
         if self.start(job, size):
             return False
-        self.where[job], self.sizes[job] = {}, before
-        for node, (workers, servers) in shares.items():
-            self._take(job, node, workers, servers)
+        self._put(job, before, shares)
         return None
+
+    def seat(self, wanted: Wanted) -> bool:
+        """Put a job's members on the hosts that are named for them. False: none are, or they lack room; nothing changed."""
+        job, size = wanted.job, wanted.size
+        if (len(wanted.worker_hosts), len(wanted.server_hosts)) != (size.workers, size.servers):
+            return False
+        workers, servers = Counter(wanted.worker_hosts), Counter(wanted.server_hosts)
+        before, had = self.sizes.get(job), dict(self.where.get(job, {}))
+        self.stop(job)
+        self._put(job, size, {node: (workers[node], servers[node]) for node in workers | servers})
+        if self._has_room:
+            return True
+        self.stop(job)
+        if before is not None:
+            self._put(job, before, had)
+        return False
+
+    @property
+    def _has_room(self) -> bool:
+        return bool(self.cores.min() >= -_EPSILON and self.gib.min() >= -_EPSILON)
+
+    def _put(self, job: str, size: Size, seats: Mapping[int, tuple[int, int]]) -> None:
+        self.where[job], self.sizes[job] = {}, size
+        for node, (workers, servers) in seats.items():
+            self._take(job, node, workers, servers)
 
     def grow(self, job: str, size: Size) -> bool:
         """Make a placed job hold more where it is. False: no room, nothing changed."""
@@ -114,13 +134,9 @@ class Machines:
         kept = _without(shares, max(fewer[0], 0), max(fewer[1], 0))
         cores, gib = self.cores.copy(), self.gib.copy()
         self.stop(job)
-        self.where[job], self.sizes[job] = {}, size
-        for node, (workers, servers) in kept.items():
-            self._take(job, node, workers, servers)
+        self._put(job, size, kept)
         more = size._replace(workers=max(-fewer[0], 0), servers=max(-fewer[1], 0))
-        shares_more = (
-            self._find(more) if self.cores.min() >= -_EPSILON and self.gib.min() >= -_EPSILON else None
-        )
+        shares_more = self._find(more) if self._has_room else None
         if shares_more is None:
             self.cores, self.gib = cores, gib
             self.where[job], self.sizes[job] = shares, old

@@ -286,6 +286,15 @@ class Remedy(NamedTuple):
     member: int
 
 
+class Wanted(NamedTuple):
+    """A size with the host of each member, by number: what a policy that places says; others return (job, size)."""
+
+    job: str
+    size: Size
+    worker_hosts: tuple[int, ...] = ()
+    server_hosts: tuple[int, ...] = ()
+
+
 class Policy(Protocol):
     """Somebody's way to size jobs. Called at every arrival and end, and every `round_s`."""
 
@@ -293,8 +302,11 @@ class Policy(Protocol):
     mechanisms: Mechanisms
     round_s: float
 
-    def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
-        """Sizes wanted, in the order to be tried; jobs left out stay as they are. `regular`: the round's own time has come."""
+    def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> Sequence[tuple[str, Size] | Wanted]:
+        """Sizes wanted, in the order to be tried; jobs left out stay as they are. `regular`: the round's own time has come.
+
+        Hosts that are named are taken where they have room; else the engine places.
+        """
         ...
 
     def observe(self, windows: Sequence[Window]) -> list[Remedy]:

@@ -63,7 +63,8 @@ class QuickRuntime(Runtime):
         self._crew(job, job.live.workers)
 
     def _bring_in(self, job: Job, size: Size, moved: bool) -> None:
-        self.warm = 0 if moved else self._take(job, size.workers - (job.live or size).workers)
+        staying = job.staying(self.machines.where[job.case.name])
+        self.warm = 0 if moved else self._take(job, size.workers - staying)
         super()._bring_in(job, size, moved)
         self.warm = 0
 

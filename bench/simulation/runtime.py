@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.simulation.jobs import Job
 from bench.simulation.nodes import Machines
-from bench.simulation.port import FloatArray, Mechanisms, Size
+from bench.simulation.port import FloatArray, Mechanisms, Size, Wanted
 from bench.simulation.weather import Weather
 
 _OOM_RESTARTS = 3
@@ -46,12 +46,12 @@ class Runtime:
 
     # -- wishes --------------------------------------------------------------------------------------------------------
 
-    def apply(self, job: Job, size: Size) -> None:
+    def apply(self, job: Job, wanted: Wanted) -> None:
         """Try to make a job hold a size; refused (and counted) where there is no room."""
         self.touch(job)
-        held = self.machines.sizes.get(job.case.name)
+        size, held = wanted.size, self.machines.sizes.get(job.case.name)
         if held is None:
-            if self.machines.start(job.case.name, size):
+            if self.machines.seat(wanted) or self.machines.start(job.case.name, size):
                 self.start(job, size)
             return
         if size == held or (job.joins and not self.how.free and size[:4] != held[:4]):
@@ -59,7 +59,7 @@ class Runtime:
         if size[:4] == held[:4]:
             self._change_limits(job, size)
             return
-        in_place = self.machines.change(job.case.name, size)
+        in_place = self.machines.seat(wanted) or self.machines.change(job.case.name, size)
         if in_place is None:
             job.result.refused += 1
             return
@@ -132,9 +132,13 @@ class Runtime:
             ]
 
     def _bring_in(self, job: Job, size: Size, moved: bool) -> None:
-        """Elastic change: what shrinks shrinks now, cores change in place, newcomers join as they are ready."""
+        """Elastic change: what shrinks shrinks now, cores change in place, newcomers join as they are ready.
+
+        Workers whose hosts hold none of the job any more leave at once; their successors are newcomers.
+        """
         live = job.live or size
-        new_workers = size.workers if moved else max(size.workers - live.workers, 0)
+        staying = job.staying(self.machines.where[job.case.name])
+        new_workers = size.workers if moved else size.workers - min(staying, size.workers)
         new_servers = size.servers if moved else max(size.servers - live.servers, 0)
         if moved:
             now = live  # the old members train on until the new ones are there
@@ -142,8 +146,9 @@ class Runtime:
             servers = min(live.servers, size.servers)
             # Servers keep their larger limit until the tables are spread over more of them.
             limit = max(live.server_gib, size.server_gib)
-            now = size._replace(workers=min(live.workers, size.workers), servers=servers, server_gib=limit)
-        self.go_live(job, now)
+            now = size._replace(workers=min(staying, size.workers), servers=servers, server_gib=limit)
+        if now.workers:
+            self.go_live(job, now)
         workers = np.sort(self.weather.start_s(job.rng, new_workers)) if new_workers else np.zeros(0)
         server_s = float(self.weather.start_s(job.rng, new_servers).max()) if new_servers else 0.0
         job.joins = []
@@ -153,6 +158,17 @@ class Runtime:
             self._crew(job, live.workers)
         elif new_workers or new_servers:
             job.joins = self._arrivals(now, size, workers, server_s)
+        if not now.workers:
+            self._stand_still(job)
+
+    def _stand_still(self, job: Job) -> None:
+        """All workers left their hosts at once: the job trains on when the first successor is there."""
+        first = next(i for i, (_, live) in enumerate(job.joins) if live.workers)
+        at, live = job.joins[first]
+        job.disband()
+        self._crew(job, live.workers)
+        job.live, job.joins, job.changed_at = live, job.joins[first + 1 :], self.now
+        job.state, job.until, job.failed = "stopped", at, False
 
     def _arrivals(
         self, now: Size, size: Size, workers: FloatArray, server_s: float

@@ -32,11 +32,11 @@ class Equipped(LiveBrain):
 
     def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
         """What the rival wants, with the memory that servers need."""
-        needs = {name: size.server_gib for name, size in super().plan(cluster, now_s, regular)}
+        needs = {wanted.job: wanted.size.server_gib for wanted in self.wanted(cluster, now_s)}
         its_round = regular and now_s >= self.due_s
         if its_round:
             self.due_s = now_s + self.rival.round_s
-        wishes = dict(self.rival.plan(cluster, now_s, its_round))
+        wishes = {name: size for name, size, *_ in self.rival.plan(cluster, now_s, its_round)}
         for job in cluster.jobs:
             name = job.case.name
             if name in needs and job.held is not None:

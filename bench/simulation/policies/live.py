@@ -10,7 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.simulation.port import Case, ClusterView, JobView, Mechanisms, Menu, Remedy, Setting, Size, Window
+from bench.simulation.port import (
+    Case,
+    ClusterView,
+    JobView,
+    Mechanisms,
+    Menu,
+    Remedy,
+    Setting,
+    Size,
+    Wanted,
+    Window,
+)
 from bench.simulation.weather import WINDOW_S
 from rover_bus.brain.decisions.plans import GIB
 from rover_bus.brain.v1 import Brain, ClusterHost, JobPlacement, Measurement
@@ -46,8 +57,12 @@ class LiveBrain:
         ]
         return Brain(at_once=False, without=without)
 
-    def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
+    def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> Sequence[tuple[str, Size] | Wanted]:
         """Tell what is new, and return the sizes that plans ask for and jobs do not hold."""
+        return self.wanted(cluster, now_s)
+
+    def wanted(self, cluster: ClusterView, now_s: float) -> list[Wanted]:
+        """What plans ask for and jobs do not hold, on the hosts that the Brain chose."""
         self.now = max(self.now, now_s)
         hosts = {
             host_of(number): ClusterHost(cores=cores, memory_bytes=int(gib * GIB), cores_bind=True)
@@ -62,11 +77,11 @@ class LiveBrain:
         self.brain.decide(self.now)  # the service looks once a second
         held = {job.case.name: job.held for job in cluster.jobs}
         wishes = [
-            (name, _size(self.cases[name], placed))
+            _wanted(self.cases[name], placed)
             for name, placed in self.brain.placements.items()
             if name in held and placed.reason  # else it waits for its first plan
         ]
-        return [(name, size) for name, size in wishes if size != held[name]]
+        return [wanted for wanted in wishes if wanted.size != held[wanted.job]]
 
     def observe(self, windows: Sequence[Window]) -> list[Remedy]:
         """Hand samples over, let the Brain's time pass, and return the workers that it replaces."""
@@ -169,6 +184,12 @@ def _size(case: Case, placed: JobPlacement) -> Size:
     )
 
 
+def _wanted(case: Case, placed: JobPlacement) -> Wanted:
+    """What the engine is asked for, on the hosts that a plan named."""
+    workers, servers = (tuple(map(_number_of, hosts)) for hosts in (placed.worker_hosts, placed.server_hosts))
+    return Wanted(case.name, _size(case, placed), workers, servers)
+
+
 def measurement_of(window: Window, case: Case, rates: list[float]) -> Measurement:
     """What workers, servers and their hosts say of a window. `rates`: samples a second of each worker."""
     return Measurement(
@@ -189,3 +210,7 @@ def measurement_of(window: Window, case: Case, rates: list[float]) -> Measuremen
 
 def host_of(number: int) -> str:
     return f"n{number:05d}"
+
+
+def _number_of(host: str) -> int:
+    return int(host.removeprefix("n"))

@@ -15,7 +15,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bench.simulation.port import Case, ClusterView, JobView, Policy, Remedy, Setting, Size, Window
+from bench.simulation.port import (
+    Case,
+    ClusterView,
+    JobView,
+    Policy,
+    Remedy,
+    Setting,
+    Size,
+    Wanted,
+    Window,
+)
 from rover_bus.events.bus import Message
 from rover_bus.events.errors import BusTimeout
 from rover_bus.events.memory_bus import MemoryBroker, MemoryBus
@@ -56,7 +66,7 @@ class OnTheBus:
         """Which jobs hold a size that was chosen to learn from."""
         return getattr(self.service.policy, "probing", frozenset())
 
-    def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
+    def plan(self, cluster: ClusterView, now_s: float, regular: bool) -> list[Wanted]:
         """Ask for a round."""
         body = [
             [_visible(job) for job in cluster.jobs],
@@ -71,7 +81,9 @@ class OnTheBus:
             now_s,
             regular,
         ]
-        return [(name, Size(*size)) for name, size in self._ask("plan", body)]
+        return [
+            Wanted(name, Size(*size), *map(tuple, hosts)) for name, size, *hosts in self._ask("plan", body)
+        ]
 
     def observe(self, windows: Sequence[Window]) -> list[Remedy]:
         """Publish samples, one message each, then ask what cannot wait for a round."""

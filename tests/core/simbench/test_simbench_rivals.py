@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +16,7 @@ from bench.simulation.policies.elastic import ElasticScheduler
 from bench.simulation.policies.equipped import Equipped
 from bench.simulation.policies.optimus import Optimus
 from bench.simulation.policies.static import TunedStatic
-from bench.simulation.port import Case, ClusterView, JobView, Setting, Size, Window
+from bench.simulation.port import Case, ClusterView, JobView, Setting, Size, Wanted, Window
 from bench.simulation.weather import CALM, Weather
 
 SETTING = Setting(worlds.W1.menu, 3)
@@ -99,7 +100,7 @@ def test_a_restart_balances_the_servers_of_a_policy_that_assigns_parameters_anew
     for make, still_hot in ((Optimus, False), (TunedStatic, True)):
         engine = Cluster(alone, make(SETTING), CALM)
         job, runtime = engine.jobs[case.name], engine.runtime
-        runtime.apply(job, workload.references[case.name])
+        runtime.apply(job, Wanted(case.name, workload.references[case.name]))
         job.hot, job.hot_until = 0.5, 1e9
         runtime.restart(job, workload.references[case.name])
         assert (job.hot < 1.0) is still_hot
@@ -136,11 +137,11 @@ def test_a_rival_with_our_mechanisms_keeps_the_time_of_its_own_rounds(case: Case
     asked = list[tuple[float, bool]]()
     plan = policy.rival.plan
 
-    def watched(now: ClusterView, now_s: float, regular: bool) -> list[tuple[str, Size]]:
+    def watched(now: ClusterView, now_s: float, regular: bool) -> Sequence[tuple[str, Size] | Wanted]:
         asked.append((now_s, regular))
         return plan(now, now_s, regular)
 
-    policy.rival.plan = watched  # type: ignore[method-assign]
+    policy.rival.plan = watched  # type: ignore[method-assign, assignment]
     for minute in range(1, 21):
         policy.plan(cluster(view(case, None)), 60.0 * minute, True)
     assert [now_s for now_s, regular in asked if regular] == [60.0, 660.0]

@@ -15,7 +15,7 @@ from bench.simulation.generator import generate
 from bench.simulation.jobs import Job, pooled
 from bench.simulation.memory_laws import Heaps, Saturation, Steps, TwoRegimes, draw_law
 from bench.simulation.nodes import Machines
-from bench.simulation.port import FloatArray, Hosts, Mechanisms, Mode, Size, TableLaw
+from bench.simulation.port import FloatArray, Hosts, Mechanisms, Mode, Size, TableLaw, Wanted
 from bench.simulation.runtime import Runtime
 from bench.simulation.weather import Weather
 
@@ -145,7 +145,7 @@ def running(nodes: int) -> tuple[Runtime, Job]:
     hosts = Hosts(np.full(nodes, 8.0), np.full(nodes, 64.0))
     machines, found = Machines(hosts), job(hosts=hosts)
     runtime = Runtime(Mechanisms(elastic=True), machines, Weather())
-    runtime.apply(found, Size(2, 1, 2.0, 2.0, 4.0, 8.0))
+    runtime.apply(found, Wanted(found.case.name, Size(2, 1, 2.0, 2.0, 4.0, 8.0)))
     found.state, found.until, found.joins = "running", math.inf, []
     runtime.go_live(found, machines.sizes[found.case.name])
     return runtime, found
@@ -155,13 +155,53 @@ def test_memory_that_the_node_has_not_is_given_elsewhere_and_not_at_once() -> No
     runtime, found = running(nodes=2)
     held = runtime.machines.sizes[found.case.name]
     (node,) = runtime.machines.where[found.case.name]
-    runtime.apply(found, held._replace(server_gib=20.0))
+    runtime.apply(found, Wanted(found.case.name, held._replace(server_gib=20.0)))
     assert not found.joins, "its node has room: in place"
     runtime.machines.gib[node] = 0.0  # others have taken the rest of it
-    runtime.apply(found, runtime.machines.sizes[found.case.name]._replace(server_gib=40.0))
+    held = runtime.machines.sizes[found.case.name]
+    runtime.apply(found, Wanted(found.case.name, held._replace(server_gib=40.0)))
     assert runtime.machines.sizes[found.case.name].server_gib == 40.0
     assert node not in runtime.machines.where[found.case.name]
     assert found.joins, "it trains on where it was until its new members are there"
+
+
+def test_a_worker_makes_way_for_the_server_that_grows_beside_it_and_the_other_trains_on() -> None:
+    runtime, found = running(nodes=2)
+    (node,) = runtime.machines.where[found.case.name]
+    held, paces = runtime.machines.sizes[found.case.name], found.own.copy()
+    grown = held._replace(server_cores=6.0)
+    runtime.apply(found, Wanted(found.case.name, grown, (node, 1 - node), (node,)))
+    assert runtime.machines.where[found.case.name] == {node: (1, 1), 1 - node: (1, 0)}
+    assert found.live == grown._replace(workers=1), "the server has its cores, one worker trains on"
+    assert found.state == "running"
+    assert found.own[0] == paces[0], "the worker that stays keeps its pace"
+    assert [live for _, live in found.joins] == [grown], "the other is on its way"
+    assert found.result.refused == 0
+
+
+def test_a_job_of_which_all_workers_move_stands_still_until_the_first_is_there() -> None:
+    runtime, found = running(nodes=3)
+    (node,) = runtime.machines.where[found.case.name]
+    elsewhere = [other for other in range(3) if other != node]
+    grown = runtime.machines.sizes[found.case.name]._replace(worker_cores=4.0, server_cores=8.0)
+    runtime.apply(found, Wanted(found.case.name, grown, tuple(elsewhere), (node,)))
+    assert found.state == "stopped"
+    assert found.until > runtime.now
+    assert found.live is not None
+    assert found.live.workers >= 1
+    assert all(live.workers > found.live.workers for _, live in found.joins)
+    assert set(found.on) <= set(elsewhere)
+
+
+def test_hosts_without_room_are_not_taken_though_a_policy_names_them() -> None:
+    runtime, found = running(nodes=2)
+    (node,) = runtime.machines.where[found.case.name]
+    machines, grown = runtime.machines, runtime.machines.sizes[found.case.name]._replace(workers=3)
+    machines.cores[1 - node] = 1.0
+    free = machines.cores.copy()
+    assert not machines.seat(Wanted(found.case.name, grown, (node, node, 1 - node), (node,)))
+    assert machines.cores.tolist() == free.tolist(), "nothing changed"
+    assert machines.sizes[found.case.name].workers == 2
 
 
 def test_a_replacement_that_is_given_up_leaves_the_job_as_large_as_it_was() -> None:
