@@ -21,7 +21,6 @@ from rover_bus.brain.decisions.plans import Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import NOTHING, Contender, deciding_round
 from rover_bus.brain.decisions.scaling import PlanFront, choose_alone
-from rover_bus.brain.decisions.scoring import moved_share
 from rover_bus.brain.granting import cores_left_for, quota_left
 from rover_bus.brain.marginal import choose_by_gain, goes_by_gain
 from rover_bus.brain.models.samples import NotEnough
@@ -339,11 +338,15 @@ def _kept(contender: Contender) -> CapacityLeft:
     held = contender.view.held
     said = f"{_members(other.workers, 'worker', other.worker_cores, held.worker_cores)} and "
     said += f"{_members(other.servers, 'server', other.server_cores, held.server_cores)} would bring {gain:.0%} more"
-    if gain <= RULES.restraint.dead_band:
+    measured = contender.view.measured_throughput
+    enough = measured + RULES.restraint.dead_band * float(
+        front.speed[best]
+    )  # what holding on is worth to the round
+    if front.speed[best] <= enough:
         return CapacityLeft(Reason.DEAD_BAND, said)
-    left = moved_share(contender.age_s, contender.taken_s, contender.stops_s) if contender.taken_s else 1.0
-    if (1 + gain) * left <= 1 + RULES.restraint.dead_band:
-        return CapacityLeft(Reason.DEAD_BAND, f"{said}: less than changes have cost it so far")
+    if measured and contender.after(front.speed[[best]], measured, RULES)[0] <= enough:
+        little = "less than the change costs in the time that is left, former ones counted"
+        return CapacityLeft(Reason.DEAD_BAND, f"{said}: {little}")
     return CapacityLeft(
         Reason.NO_CAPACITY,
         f"{said}, on {other.cores - held.cores:.1f} cores more than it has: they are not free",

@@ -29,11 +29,11 @@ from rover_bus.brain.decisions.scaling import (
     usage_of,
 )
 from rover_bus.brain.decisions.scoring import (
+    ChangeCost,
+    after_change,
     expected_throughput,
     fair_value,
     job_weight,
-    moved_share,
-    throughput_gain,
 )
 from rover_bus.brain.models.samples import Configurations, FloatArray
 
@@ -49,7 +49,7 @@ _OFFERED = 0.1  # what a job's offers take to be made (`pieces`), and its decisi
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
     """One job in a round. `view.held` of a waiting job is the start that it asks for. `settled`: a change may begin.
 
-    `taken_s`: what its former changes took of its `age_s`; `stops_s`: for so long the next one stops it (`scoring.moved_share`).
+    `taken_s`: what its former changes took of its `age_s`; `stops_s`: for so long the next one stops it (`after`).
     `front` may bring a front that is still valid. A waiting job of which nothing is known brings one of its own, in shares of its
     first size's speed; without any it gets nothing.
     """
@@ -65,6 +65,13 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     taken_s: float = 0.0
     stops_s: float = 0.0
     change_s: float | None = None  # None: that of the rules
+
+    def after(self, speed: FloatArray, held_speed: float, rules: ScalingRules) -> FloatArray:
+        """Samples a second that it is left with by a change to sizes of these speeds: what changes cost is charged."""
+        remaining_s = self.view.remaining_samples / max(held_speed, 1e-12)
+        change_s = rules.policy.scale_s if self.change_s is None else self.change_s
+        cost = ChangeCost(change_s=change_s, taken_s=self.taken_s, age_s=self.age_s, stops_s=self.stops_s)
+        return after_change(speed, held_speed, remaining_s, cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +141,7 @@ def _from_front(contender: Contender, front: PlanFront, rules: ScalingRules, sha
     best = max(float(front.speed.max()), held_speed, 1e-12)
     speed = front.speed
     if not contender.waiting:
-        remaining_s = view.remaining_samples / max(held_speed, 1e-12)
-        change_s = policy.scale_s if contender.change_s is None else contender.change_s
-        speed = held_speed + throughput_gain(front.speed, held_speed, remaining_s, change_s)
-        if contender.taken_s:
-            speed = speed * moved_share(contender.age_s, contender.taken_s, contender.stops_s)
+        speed = contender.after(front.speed, held_speed, rules)
     fair = _fair_speed(contender, share, rules) if policy.fair_share else 0.0
     value = _worth(contender, speed, best, fair, rules)
     if contender.waiting:

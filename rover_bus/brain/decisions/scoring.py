@@ -63,6 +63,30 @@ def moved_share(age_s: float, taken_s: float, next_s: float) -> float:
     return max(age_s - taken_s, 0.0) / max(age_s + next_s, 1e-12)
 
 
+class ChangeCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next change of a job takes, and what former ones took (`taken_s`) of its `age_s`, in seconds. `stops_s`: for so long
+    the next one stops a job that each change stops (a ring); 0 for one that trains on.
+    """
+
+    change_s: float
+    taken_s: float = 0.0
+    age_s: float = 0.0
+    stops_s: float = 0.0
+
+
+def after_change(speed: ArrayLike, before: ArrayLike, remaining_s: ArrayLike, cost: ChangeCost) -> FloatArray:
+    """Samples a second that a job is left with by a change to sizes of `speed`, over the `remaining_s` that it has at `before`.
+
+    A change is charged with what it takes, and with what former ones took once more: one moved often is moved for much only, and
+    the more the less is left to earn it [ours]. A ring is charged by the share of its age that changes took (`moved_share`).
+    """
+    again_s = 0.0 if cost.stops_s else cost.taken_s
+    left = np.asarray(before) + throughput_gain(speed, before, remaining_s, cost.change_s + again_s)
+    if cost.taken_s and cost.stops_s:
+        left = left * moved_share(cost.age_s, cost.taken_s, cost.stops_s)
+    return np.asarray(left)
+
+
 def fair_value(speedup: ArrayLike, power: float) -> FloatArray:
     """What a speed-up over the fair share adds to the power mean of all, 0 for none: its sum is largest where the mean is.
 

@@ -14,7 +14,7 @@ from rover_bus.brain.decisions.plans import Allocation, PlanSpace
 from rover_bus.brain.decisions.probes import ProbeView, decide_probe
 from rover_bus.brain.decisions.rounds import NOTHING, Contender
 from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront
-from rover_bus.brain.decisions.scoring import fair_value, moved_share
+from rover_bus.brain.decisions.scoring import ChangeCost, after_change, fair_value, moved_share
 from rover_bus.brain.models.forms import ALL_REDUCE, ASYNCHRONOUS
 from rover_bus.brain.models.rings import on_hosts, spanned
 from rover_bus.brain.models.samples import Configuration, Configurations, Observations
@@ -249,6 +249,19 @@ def test_a_job_that_was_moved_often_is_moved_for_much_only() -> None:
         decide_round([offered(taken)], 8.0, 1.0, PlanSpace(), RULES)[0] for taken in (0.0, 150.0)
     )
     assert (rested.allocation.workers, moved.allocation.workers) == (4, 2)
+
+
+def test_what_changes_took_is_charged_to_what_is_left() -> None:
+    def left(remaining_s: float, taken_s: float) -> float:
+        cost = ChangeCost(change_s=30.0, taken_s=taken_s, age_s=300.0)
+        return float(after_change(150.0, 100.0, remaining_s, cost))
+
+    assert left(600.0, 0.0) == pytest.approx(150 * (1 - 30 / 600))
+    assert left(600.0, 150.0) == pytest.approx(150 * (1 - 180 / 600)), (
+        "it was moved often, and has little left"
+    )
+    assert left(60_000.0, 150.0) > 149, "what is lost already is no reason to train slowly for hours"
+    assert left(float("inf"), 150.0) == 150
 
 
 def test_the_fair_share_is_a_power_mean_of_speedups() -> None:

@@ -319,7 +319,9 @@ def test_a_job_that_changes_have_cost_much_is_not_said_to_lack_room() -> None:
     state = cluster(job, cores=64.0)
     assert isinstance(round_of(state)["one"], Wish)
     job.lost_s = 0.9 * job.clock_s
+    assert isinstance(round_of(state)["one"], Wish), "days are left to earn it"
+    job.committed = job.total - int(2 * job.lost_s * job.throughput)
     answer = round_of(state)["one"]
     assert isinstance(answer, CapacityLeft)
     assert answer.constant == "dead_band"
-    assert "less than changes have cost it" in answer.detail
+    assert "less than the change costs in the time that is left" in answer.detail
