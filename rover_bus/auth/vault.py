@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
@@ -274,8 +274,10 @@ class Vault:
             return ""
         return "".join(line for line in lines if not line.startswith("-"))
 
-    def certificate(self, address: str, names: Sequence[str] = ()) -> CertificateFiles:
-        """Return what a broker shows at an address, made again when there is none or a third of its time is left.
+    def certificate(
+        self, address: str, names: Sequence[str] = (), served: Literal["broker", "page"] = "broker"
+    ) -> CertificateFiles:
+        """Return what a broker, or a page, shows at an address, made again when there is none or a third of its time is left.
 
         `names`: what it is called besides, by those who do not know its address.
         """
@@ -284,7 +286,7 @@ class Vault:
         now = certificates.now_utc()
         authority = self._make_authority(now)
         files = CertificateFiles(
-            self.root / "certificates" / "broker.pem", self.root / "certificates" / "broker.key"
+            self.root / "certificates" / f"{served}.pem", self.root / "certificates" / f"{served}.key"
         )
         with suppress(OSError):
             former = certificates.Pair(files.certificate.read_text(), files.key.read_text())

@@ -27,6 +27,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "broker": ("broker", "Run the broker of a stack alone, on a machine or in a pod of its own."),
         "brain": ("brain", "Run the Brain of a stack alone, in a pod of its own."),
+        "web": ("web", "Serve the page, the API and the metrics of a stack; `rover up` does so by itself."),
         "auth": ("auth", "Tenants, credentials for their people, tokens by which hosts join."),
         "run": ("run", "Run a training program without a stack, or a job file in one process (--plain)."),
     },

@@ -3,6 +3,7 @@
     auth/           0700: its keys, and the credentials of its processes and people (auth/vault.py)
     lock            held by the `rover up` that runs here; the kernel lets go of it when that process dies
     stack.json      how to reach it, while it runs
+    page.port       where its page listened last
     kept            `rover down` has had last checkpoints taken: the stack need not ask for them once more
     broker/         nats-server: configuration, log, store
     node/           the node daemon: records of members, their logs
@@ -57,6 +58,7 @@ class StackRecord:
     disposable: bool = False  # its models are not wanted when it ends
     staging: str = ""  # where its host stages cuts: in shared memory, which is not below its state directory
     settings: tuple[str, ...] = ()  # as `rover up --set` was given them
+    page: str = ""  # where a browser finds it, "" where it serves none
 
     @property
     def ending(self) -> StackSettings:
@@ -89,6 +91,16 @@ class Home:
     def secret_file(self) -> Path:
         """The credentials with which a person's commands reach the stack."""
         return self.auth / "creds" / "operator.creds"
+
+    @property
+    def page_tokens(self) -> Path:
+        """Tokens of people and programs for HTTP (auth/page_tokens.py)."""
+        return self.auth / "page" / "tokens"
+
+    @property
+    def page_port(self) -> Path:
+        """Where the port of the page is noted: it is the same at the next start."""
+        return self.root / "page.port"
 
     @property
     def broker(self) -> Path:

@@ -5,6 +5,7 @@
     python -m rover_bus.cli.serve master --job J --index I            (started by the daemon)
     python -m rover_bus.cli.serve ps                                  (started by the daemon, for a job's servers)
     python -m rover_bus.cli.serve node-agent --url U --secret-file F --host H --dir D   (checkpoints and samples of a node)
+    python -m rover_bus.cli.serve web    --url U --secret-file F --tokens T   (HTTP: probes, metrics, API, page)
     python -m rover_bus.cli.serve operator --url U --image I --namespace N ...   (members as pods of a Kubernetes cluster)
 
 Fed by supervisor.py (Brain, daemon) and by the platform (masters, servers), which name a member by ROVER_* variables.
@@ -25,12 +26,14 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rover_bus.cli.http_options import HttpOptions, add_http_options
 from rover_bus.cli.open_files import check_open_files
+from rover_bus.cli.probing import Health, has_replayed, probed
 from rover_bus.cli.supervisor import StartRefusal
 from rover_bus.events import credentials, subjects
 from rover_bus.events.deciding import ServiceProcess
@@ -40,7 +43,6 @@ from rover_bus.events.leadership import Deposed
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.nats_wire import Ways
 from rover_bus.events.programs import OWN_PYTHON
-from rover_bus.events.purging import keep_purging
 from rover_bus.events.refusals import unless_turned_away
 from rover_bus.events.settings import Settings
 from rover_bus.events.shell import Shell
@@ -61,6 +63,7 @@ SPOKEN = {
     "ps": "a parameter server",
     "operator": "an operator",
     "node-agent": "a node's agent",
+    "web": "the page's server",
 }
 log = logging.getLogger("rover.serve")
 
@@ -94,6 +97,8 @@ class ServiceOptions:
     agents: str
     pass_file: str
     pod_token: str
+    http: HttpOptions = field(default_factory=HttpOptions)
+    health: Health = field(default_factory=Health)
 
     @property
     def chosen(self) -> Chosen:
@@ -127,7 +132,7 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     """Read the command line; what it leaves out is taken from the ROVER_* variables that the platform sets."""
     environment = os.environ
     parser = argparse.ArgumentParser(prog="rover_bus.cli.serve", description=__doc__, allow_abbrev=False)
-    parser.add_argument("role", choices=sorted(_ROLES))
+    parser.add_argument("role", choices=sorted([*_ROLES, "web"]))
     parser.add_argument("--url", default=environment.get("ROVER_URL", ""))
     parser.add_argument("--secret-file", default=environment.get("ROVER_SECRET_FILE", ""))
     parser.add_argument(
@@ -158,7 +163,9 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     agent = parser.add_argument_group("node-agent")
     agent.add_argument("--pass-file", default="")
     agent.add_argument("--pod-token", default="")
-    return ServiceOptions(**vars(parser.parse_args(arguments)))
+    add_http_options(parser)
+    given = vars(parser.parse_args(arguments))
+    return ServiceOptions(http=HttpOptions.take(given), **given)
 
 
 def _configure_logs(options: ServiceOptions) -> None:
@@ -184,11 +191,22 @@ async def _serve(options: ServiceOptions) -> None:
         loop.add_signal_handler(number, stop.set)
     if options.with_parent:
         loop.add_reader(sys.stdin.fileno(), partial(_end_with_parent, loop, stop))
+    if options.role == "web":
+        from rover_bus.cli.page_service import serve_page
+
+        await serve_page(options.http, partial(connect, options), stop, partial(_announce_ready, options))
+        return
+    async with probed(options.http.probe, options.health):
+        await _join_and_work(options, stop)
+
+
+async def _join_and_work(options: ServiceOptions, stop: asyncio.Event) -> None:
     rights = await _ask_for_rights(options, stop) if options.pass_file else None
     if rights is not None:
         options = replace(options, host=rights.host, secret_file=str(rights.file))
     if not stop.is_set():
         async with connect(options) as bus:
+            options.health.bus = bus
             work = _ROLES[options.role](bus, options, stop)
             await unless_turned_away(bus, work if rights is None else rights.renewed_while(work))
 
@@ -278,6 +296,7 @@ def wall_ms() -> int:
 async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.brain.keeping import keep_within
     from rover_bus.brain.service import build_brain
+    from rover_bus.cli.beside_brain import purge_for_masters, with_keys
     from rover_bus.cli.collecting import collect_seldom
     from rover_bus.cli.options import parse_quotas
 
@@ -297,6 +316,7 @@ async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Even
         return shell
 
     leading: list[Shell] = []
+    options.health.replayed = lambda: has_replayed(bus, leading[0] if leading else None, subjects.BRAIN_LOG)
 
     def build_and_note() -> Shell:
         leading[:] = [build()]
@@ -309,10 +329,8 @@ async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Even
         keep_within(bus, retention, lambda: any(shell.leading for shell in leading), wall_ms)
     )
     collecting = asyncio.create_task(collect_seldom())
-    purging = asyncio.create_task(_purge_for_masters(bus))
-    registering = asyncio.create_task(_register_runs(bus, options))
-    admitting = asyncio.create_task(_admit_hosts(bus, options))
-    beside = (keeping, collecting, purging, registering, admitting)
+    works = (purge_for_masters(bus), *with_keys(bus, options.url, options.secret_file))
+    beside = [keeping, collecting, *map(asyncio.create_task, works)]
     _announce_ready(options)
     try:
         await _lead_again_and_again(build_and_note, stop)
@@ -320,46 +338,6 @@ async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Even
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
-
-
-async def _register_runs(bus: NatsBus, options: ServiceOptions) -> None:
-    """Where the keys of the stack are at hand: the broker of another is told by its own."""
-    from rover_bus.auth.vault import Vault
-    from rover_bus.cli.registrar import register_runs
-    from rover_bus.cli.rotating import offer_keys
-    from rover_bus.cli.tenants import make_whole, of_registrar
-
-    vault = Vault.beside(options.secret_file) if options.secret_file else None
-    while vault is not None:
-        try:
-            async with of_registrar(options.url, vault.owner_credentials()) as owner:
-                await make_whole(owner, vault, vault.tenants)
-                await offer_keys(owner, vault)
-            async with of_registrar(options.url, vault.system_credentials()) as system:
-                await register_runs(bus, system, vault)
-        except RoverError as error:
-            log.warning("runs are not registered yet: %s", error)
-        await asyncio.sleep(AGAIN_S)
-
-
-async def _admit_hosts(bus: NatsBus, options: ServiceOptions) -> None:
-    """Where the keys of the stack are at hand: hosts that ask to join are answered."""
-    from rover_bus.auth.vault import Vault
-    from rover_bus.cli.admitting import admit_hosts
-
-    vault = Vault.beside(options.secret_file) if options.secret_file else None
-    while vault is not None:
-        with contextlib.suppress(RoverError):
-            await admit_hosts(bus, vault)
-        await asyncio.sleep(AGAIN_S)
-
-
-async def _purge_for_masters(bus: NatsBus) -> None:
-    """Whether this Brain leads or stands by: a purge needs no decision of it."""
-    while True:
-        with contextlib.suppress(RoverError):
-            await keep_purging(bus)
-        await asyncio.sleep(AGAIN_S)
 
 
 async def _serve_master(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
@@ -486,6 +464,7 @@ async def _until(stop: asyncio.Event, running: asyncio.Future[Any]) -> None:
 
 
 def _announce_ready(options: ServiceOptions) -> None:
+    options.health.serving = True
     if options.ready_file:
         Path(options.ready_file).write_text(f"{os.getpid()}\n")
 

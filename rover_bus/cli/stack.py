@@ -32,6 +32,7 @@ from rover_bus.cli.home import Home, StackRecord
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.options import parse_quotas
 from rover_bus.cli.own_broker import A_BROKER, LOOPBACK, OwnBroker, care, start_broker
+from rover_bus.cli.own_page import OwnPage
 from rover_bus.cli.supervisor import ServiceOrder, SupervisedService, Supervisor, Tended, service_command
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied, InputError, PermanentError, RoverError
@@ -42,6 +43,7 @@ START_TIMEOUT_S = (
     90.0  # a daemon waits until the one before it has left; a service that fails says so at once
 )
 BRAIN_STOP_S = 5.0
+WEB_STOP_S = 5.0
 DAEMON_STOP_S = 50.0  # it drains its members first, each within its grace, and waits for a last cut
 DYING_S = 2.0  # for killed processes to be reaped
 # Of our own variables only these pass on to services; the others name a stack, and theirs comes with their arguments.
@@ -74,10 +76,15 @@ class OtherBroker:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What this host is called ("": as the machine), and the address that other hosts reach it at (`check_bind`)."""
+    """What this host is called ("": as the machine), and the address that other hosts reach it at (`check_bind`).
+
+    `page`: the address at which it serves HTTP (docs/design/0063), "" for nowhere; what serves it is started last, and nothing
+    waits for it.
+    """
 
     name: str = ""
     bind: str = LOOPBACK
+    page: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,7 @@ class RunningStack:
         )  # services read them and the settings again: what is wrong
         choose(settings, os.environ)  # with them is said before anything starts
         self._settings = tuple(settings)
+        self._page = OwnPage(self.home, check_bind(here.page)) if here.page else None
         self._vault: Vault | None = None
         self._lock = -1
         self.broker: EmbeddedBroker | None = None
@@ -142,6 +150,7 @@ class RunningStack:
         try:
             self._start_broker()
             self._start_services()
+            self._start_page()
             self.home.take_note_of_kept()  # of a former one
             self.home.write_record(self.record())
         except OSError as error:
@@ -198,7 +207,13 @@ class RunningStack:
             disposable=self._disposable,
             staging=str(host_root(self.home.node)),
             settings=self._settings,
+            page=self.page_url,
         )
+
+    @property
+    def page_url(self) -> str:
+        """Where a browser finds its page, "" where it serves none."""
+        return self._page.url if self._page else ""
 
     def stop(self, *, at_once: bool = False) -> None:
         """End everything in order: the Brain, the daemon with all members, the broker last. May be called twice.
@@ -210,13 +225,15 @@ class RunningStack:
             self._supervisor = None
             self._endings.stop()
         self.home.remove_record()
-        for name, timeout_s in (("brain", BRAIN_STOP_S), ("daemon", DAEMON_STOP_S)):
+        for name, timeout_s in (("web", WEB_STOP_S), ("brain", BRAIN_STOP_S), ("daemon", DAEMON_STOP_S)):
             if name in self.services:
                 service = self.services.pop(name)
                 service.ask_to_stop()
                 if at_once and name == "daemon":
                     self.kill_members()
                 service.stop(timeout_s)
+        if self._page:
+            self._page.close()
         if self._disposable:
             from rover_bus.flash.places import host_root
 
@@ -306,12 +323,23 @@ class RunningStack:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         for service in self.services.values():
             service.wait_until_ready(deadline_s)
-        tended: list[Tended] = list(self.services.values())
+        self._tended: list[Tended] = list(self.services.values())
         if self.broker:
-            tended += care(self.broker, _complain, self._endings.note)
-        self._supervisor = Supervisor(tended, _complain)
+            self._tended += care(self.broker, _complain, self._endings.note)
+        self._supervisor = Supervisor(self._tended, _complain)
         self._endings.start()
         self._supervisor.start()
+
+    def _start_page(self) -> None:
+        """Serve HTTP, behind everything that trains. Its socket listens before its process is there, and while it restarts."""
+        if self._page is None or self._vault is None:
+            self._page = None  # of a foreign broker: `rover web` with credentials that it gave
+            return
+        words = ["--url", self.url, "--host", self.host, *self._page.words(self._vault)]
+        service = self._service("web", words, (self._page.descriptor,))
+        self.services["web"] = service
+        service.start()
+        self._tended.append(service)
 
     def kill_members(self) -> None:
         """Kill what the daemon was told to drain; it waits for their shims and starts nothing any more."""
@@ -322,7 +350,9 @@ class RunningStack:
                 with suppress(ProcessLookupError):
                     os.kill(status.pid, signal.SIGKILL)
 
-    def _service(self, role: RoleName, arguments: list[str]) -> SupervisedService:
+    def _service(
+        self, role: RoleName, arguments: list[str], descriptors: tuple[int, ...] = ()
+    ) -> SupervisedService:
         below = self.home.services
         environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
         environment |= {
@@ -334,6 +364,7 @@ class RunningStack:
             below / f"{role}.log",
             below / f"{role}.ready",
             environment,
+            descriptors,
         )
         return SupervisedService(order, _complain, self._endings.note)
 

@@ -61,6 +61,7 @@ class ServiceOrder:
     log_file: Path
     ready_file: Path
     environment: Mapping[str, str]
+    descriptors: tuple[int, ...] = ()  # of sockets that it goes on with
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ class SupervisedService:
                 stderr=log,
                 env=dict(order.environment),
                 start_new_session=True,
+                pass_fds=order.descriptors,
             )
 
     def mend(self) -> None:

@@ -318,6 +318,38 @@ def token(stack: Address, out: str, ttl: str) -> None:
     click.echo("there     rover join --token-file FILE")
 
 
+@auth.command("page-token")
+@click.argument("name", default="")
+@click.option("--look", is_flag=True, help="It only looks: plans are not approved with it.")
+@click.option("--metrics", is_flag=True, help="It only scrapes /metrics: for Prometheus.")
+@click.option("--remove", is_flag=True, help="Take the tokens of NAME away instead.")
+@click.option("--out", default="", metavar="FILE", help="Write it there, for its owner alone [stdout].")
+@directory_option
+def page_token(name: str, look: bool, metrics: bool, remove: bool, out: str, directory: str) -> None:
+    """Make a token for the page, the API or the metrics, in the name of NAME [yours]. It is shown once.
+
+    What is done with it bears NAME in the job's log. It travels in the Authorization header, `Bearer TOKEN`.
+    """
+    from rover_bus.auth.page_tokens import PageTokens
+    from rover_bus.auth.secret_files import write_secret
+    from rover_bus.cli.submission import asker
+
+    name = name or asker()
+    with _vault(Home.find(directory).of_running()) as vault:
+        tokens = PageTokens(Home(vault.root.parent).page_tokens)
+        if remove:
+            if not tokens.remove(name):
+                raise InputError(f"there is no token of {name!r}")
+            click.echo(f"{name}: has no token any more")
+            return
+        text = tokens.make(name, ("metrics",) if metrics else ("look",) if look else ("act",))
+    if out:
+        write_secret(Path(out).absolute(), text + "\n")
+        click.echo(f"{out}: a token of {name}")
+    else:
+        click.echo(text)
+
+
 def _require(vault: Vault, tenant: str) -> None:
 
     if tenant not in vault.tenants:

@@ -37,6 +37,7 @@ OF_STACKS = {
     "plan_mode": "--plan-mode",
     "policy": "--policy",
     "quotas": "--quota",
+    "page": "--page",
     "secret_file": "--secret-file",
 }
 
@@ -75,6 +76,13 @@ OF_STACKS = {
     type=click.Choice(["staged", "optimus"]),
     help="How jobs are sized that name no policy: the same as --set plan.policy=P [staged].",
 )
+@click.option(
+    "--page",
+    default=LOOPBACK,
+    show_default=True,
+    metavar="ADDRESS",
+    help="Serve the page, the API and the metrics at this address; `none`: nowhere. Beyond loopback by HTTPS, with tokens.",
+)
 @click.option("--quota", "quotas", multiple=True, metavar="TENANT=CORES[:MEMORY]", help="May be repeated.")
 @click.option(
     "--set",
@@ -97,6 +105,7 @@ def up(  # noqa: PLR0913 - a command's options are its parameters
     bind: str,
     plan_mode: str,
     policy: str | None,
+    page: str,
     quotas: tuple[str, ...],
     settings: tuple[str, ...],
     detach: bool,
@@ -120,7 +129,7 @@ def up(  # noqa: PLR0913 - a command's options are its parameters
             home,
             broker=OtherBroker(url, secret_file) if url else OwnBroker(sync, limit),
             brain=BrainPolicy(plan_mode, quotas),
-            here=Here(host, bind or LOOPBACK),
+            here=Here(host, bind or LOOPBACK, "" if page == "none" or url else page),
             settings=settings,
         )
     if detach:
@@ -187,6 +196,8 @@ def run_until_signal(stack: RunningStack, *, quiet: bool) -> int:
             click.echo(f"broker   {stack.url} (credentials in {stack.secret_file})")
             click.echo(f"host     {stack.host}")
             click.echo(f"state    {stack.home.root}")
+            if stack.page_url:
+                click.echo(f"page     {stack.page_url}  (to act there: rover auth page-token)")
             click.echo("next     rover submit JOB.toml --wait      Ctrl-C ends everything")
         while True:
             ending.wait()

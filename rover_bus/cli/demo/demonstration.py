@@ -25,7 +25,8 @@ from rover_bus.cli.demo.narrator import Narrator
 from rover_bus.cli.demo.unmanaged import Unmanaged
 from rover_bus.cli.demo.unmanaged_runs import key_of, recall
 from rover_bus.cli.home import Home
-from rover_bus.cli.stack import RunningStack, ending_on_signals
+from rover_bus.cli.own_broker import LOOPBACK
+from rover_bus.cli.stack import Here, RunningStack, ending_on_signals
 from rover_bus.cli.submission import Outages, follow_job, submit
 from rover_bus.cli.views.history import Happened
 from rover_bus.cli.views.plans import PlanTable
@@ -124,12 +125,15 @@ class Demonstration:
             spec, rows = prepare_job(root, choices.seed)
             self._introduce(spec, rows)
             with (
-                RunningStack(Home(root / "stack"), settings=QUICK, disposable=True) as stack,
+                RunningStack(
+                    Home(root / "stack"), settings=QUICK, disposable=True, here=Here(page=LOOPBACK)
+                ) as stack,
                 Home.find().pointing_to(stack.record()) as found_here,
             ):
                 say(
                     f"a stack of its own: broker, node daemon, Brain on {stack.host}; all on loopback, behind a secret"
                 )
+                say(f"its page: {stack.page_url}", "dim")
                 if found_here:
                     hint = f"from another terminal, here: rover members {spec.name}; rover events {spec.name} --follow"
                     say(hint, "dim")

@@ -28,8 +28,15 @@ from rover_bus.events.data_facts import LedgerRewound
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.fact import Fact
 from rover_bus.events.facts import JobFact
-from rover_bus.events.host_facts import HostExited, HostRecovered, HostSlow, HostStarted
-from rover_bus.events.profiles import HostProfile, ServerProfile, WorkerProfile
+from rover_bus.events.host_facts import (
+    HostExited,
+    HostLeft,
+    HostRecovered,
+    HostRegistered,
+    HostSlow,
+    HostStarted,
+)
+from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
 from rover_bus.events.streams import FACTS, PROFILES
 from rover_bus.events.tenancy import of_control
 
@@ -113,6 +120,9 @@ class Picture:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.jobs: dict[str, KnownOfJob] = {}
         self.hosts: dict[str, HostProfile] = {}
+        self.hosts_seen: dict[
+            str, int
+        ] = {}  # when each was heard of last, Unix milliseconds; not those that left
         self.slow_hosts: set[str] = set()
         self.sequence = 0  # of the newest fact
         self.newest_ms = 0
@@ -150,6 +160,10 @@ class Picture:
                     known = self.jobs[job] = KnownOfJob(job)
                 if known is not None:
                     known.take(fact, time_ms)
+            case HostRegistered(host=host):
+                self.hosts_seen[host] = time_ms
+            case HostLeft(host=host):
+                self.hosts_seen.pop(host, None)
             case HostSlow(host=host):
                 self.slow_hosts.add(host)
             case HostRecovered(host=host):
@@ -184,6 +198,14 @@ class Picture:
         since, known = self._clock() - RATE_MEMORY_S, self.jobs.get(job)
         there = known.workers.items() if known is not None else ()
         return {member: sample for member, (at, sample) in there if at >= since}
+
+    def processes(self) -> dict[str, list[ProcessSample]]:
+        """Return what hosts measured of members last, by job."""
+        found: dict[str, list[ProcessSample]] = {}
+        for host in self.hosts.values():
+            for process in host.processes:
+                found.setdefault(process.job, []).append(process)
+        return found
 
     def rate(self, job: str) -> float:
         """Samples a second of a job, by the samples of its workers that came lately."""

@@ -29,6 +29,8 @@ OF_NO_TENANT = {
         "up",
         "down",
         "broker",
+        "web",
+        "auth page-token",
         "brain",
         "operator",
         "node-agent",

@@ -1,0 +1,60 @@
+"""What goes on beside the Brain in its process, whether it leads or stands by: purges for masters, rights of runs, hosts that join.
+
+Started by serve.py. None of it is the Brain's to decide; it stands here because this process has the rights, and the keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any
+
+from rover_bus.auth.vault import Vault
+from rover_bus.cli.admitting import admit_hosts
+from rover_bus.cli.registrar import register_runs
+from rover_bus.cli.rotating import offer_keys
+from rover_bus.cli.tenants import make_whole, of_registrar
+from rover_bus.events.errors import RoverError
+from rover_bus.events.logs import get_logger
+from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.purging import keep_purging
+
+AGAIN_S = 0.5
+log = get_logger("rover.serve")
+
+
+async def purge_for_masters(bus: NatsBus) -> None:
+    """A purge needs no decision of the Brain."""
+    while True:
+        with contextlib.suppress(RoverError):
+            await keep_purging(bus)
+        await asyncio.sleep(AGAIN_S)
+
+
+def with_keys(bus: NatsBus, url: str, secret_file: str) -> list[Coroutine[Any, Any, None]]:
+    """Return what is done where the keys of the stack are at hand: nothing where they are not."""
+    vault = Vault.beside(secret_file) if secret_file else None
+    return [] if vault is None else [_register_runs(bus, url, vault), _admit_hosts(bus, vault)]
+
+
+async def _register_runs(bus: NatsBus, url: str, vault: Vault) -> None:
+    """The broker of a stack is told which runs have rights."""
+    while True:
+        try:
+            async with of_registrar(url, vault.owner_credentials()) as owner:
+                await make_whole(owner, vault, vault.tenants)
+                await offer_keys(owner, vault)
+            async with of_registrar(url, vault.system_credentials()) as system:
+                await register_runs(bus, system, vault)
+        except RoverError as error:
+            log.warning("runs are not registered yet", why=str(error))
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _admit_hosts(bus: NatsBus, vault: Vault) -> None:
+    """Hosts that ask to join are answered."""
+    while True:
+        with contextlib.suppress(RoverError):
+            await admit_hosts(bus, vault)
+        await asyncio.sleep(AGAIN_S)

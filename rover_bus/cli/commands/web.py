@@ -1,0 +1,66 @@
+"""`rover web`: the page, the API and the metrics of a stack, served over HTTP; nothing of the stack waits for it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from rover_bus.cli.http_options import LOOPBACK, PORT
+from rover_bus.cli.service_words import words_of
+
+
+@click.command()
+@click.option("--url", default="", envvar="ROVER_URL", help="The broker [of the stack that runs here].")
+@click.option(
+    "--secret-file",
+    default="",
+    envvar="ROVER_SECRET_FILE",
+    help="Credentials of the role `web` [those of the stack that runs here].",
+)
+@click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
+@click.option(
+    "--listen",
+    default=f"{LOOPBACK}:{PORT}",
+    show_default=True,
+    metavar="ADDRESS:PORT",
+    help="Where to serve. Beyond loopback --certificate and --tokens are needed.",
+)
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    help="A name by which it is reached, besides its address; may be repeated.",
+)
+@click.option(
+    "--tokens",
+    default="",
+    metavar="FILE",
+    help="Tokens, as `rover auth page-token` makes them [the stack's].",
+)
+@click.option("--certificate", default="", metavar="FILE", help="What it shows, as PEM: HTTPS.")
+@click.option("--key", default="", metavar="FILE", help="Its key [in the same file].")
+@click.option("--open-metrics", is_flag=True, help="/metrics asks for no token.")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting of docs/settings.md.")
+@click.option("--ready-file", default="", metavar="FILE", help="Written once it has joined the bus.")
+def web(  # noqa: PLR0913 - the options of a command
+    url: str,
+    secret_file: str,
+    directory: str,
+    tokens: str,
+    names: tuple[str, ...],
+    sets: tuple[str, ...],
+    open_metrics: bool,
+    **named: str,
+) -> None:
+    """Serve the page, the API and the metrics of a stack until SIGTERM or Ctrl-C. `rover up` does so by itself."""
+    from rover_bus.cli import serve
+    from rover_bus.cli.connection import find_stack
+
+    if not url:
+        stack = find_stack(directory, "", "")
+        url = stack.url
+        secret_file = secret_file or str(stack.home.auth / "creds" / "web.creds")
+        tokens = tokens or str(stack.home.page_tokens)
+    words = words_of(named | {"url": url, "secret_file": secret_file, "tokens": tokens}, name=names, set=sets)
+    sys.exit(serve.main(["web", *words, *["--open-metrics"] * open_metrics]))

@@ -1,0 +1,102 @@
+"""The handlers of the JSON API: a request is read, the page is asked, its answer is encoded. Fed by server.py through routes.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from rover_bus.events.errors import InputError
+from rover_bus.events.subjects import job_of_file
+from rover_bus.web.bodies import Answered, Word
+from rover_bus.web.port import Page
+
+CALLER: web.RequestKey[str] = web.RequestKey("caller", str)
+MOST_EVENTS, EVENTS = 1000, 100
+MOST_REASON = 500
+
+
+async def cluster(page: Page, _request: web.Request) -> web.Response:
+    return answer(page.cluster())
+
+
+async def jobs(page: Page, _request: web.Request) -> web.Response:
+    return answer(page.jobs())
+
+
+async def job(page: Page, request: web.Request) -> web.Response:
+    return answer(await page.job(_job(request)))
+
+
+async def members(page: Page, request: web.Request) -> web.Response:
+    return answer(page.members(_job(request)))
+
+
+async def plans(page: Page, request: web.Request) -> web.Response:
+    return answer(page.plans(_job(request)))
+
+
+async def newest_explanation(page: Page, request: web.Request) -> web.Response:
+    return answer(await page.explanation(_job(request), None))
+
+
+async def explanation(page: Page, request: web.Request) -> web.Response:
+    return answer(await page.explanation(_job(request), _plan(request)))
+
+
+async def approve(page: Page, request: web.Request) -> web.Response:
+    return await _say(page, request, yes=True)
+
+
+async def reject(page: Page, request: web.Request) -> web.Response:
+    return await _say(page, request, yes=False)
+
+
+async def _say(page: Page, request: web.Request, *, yes: bool) -> web.Response:
+    named, number, by = _job(request), _plan(request), request[CALLER]
+    body = await request.read()
+    try:
+        word = msgspec.json.decode(body or b"{}", type=Word)
+    except msgspec.MsgspecError as error:
+        raise InputError(f"the body is not what this route takes: {error}") from None
+    if len(word.reason) > MOST_REASON:
+        raise InputError(f"a reason has at most {MOST_REASON} letters")
+    became = await page.answer(named, number, word.reason, by, yes=yes)
+    return answer(Answered(job=named, plan=number, by=by, became=became))
+
+
+async def events(page: Page, request: web.Request) -> web.Response:
+    before = number_of(request, "before")
+    count = min(number_of(request, "count") or EVENTS, MOST_EVENTS)
+    return answer(await page.past(request.query.get("job", ""), before, count))
+
+
+async def story(page: Page, request: web.Request) -> web.Response:
+    return answer(await page.story(request.match_info["event"]))
+
+
+def answer(body: Any, status: int = 200) -> web.Response:
+    """Return a value as JSON that no cache keeps."""
+    return web.Response(
+        body=msgspec.json.encode(body),
+        status=status,
+        content_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+def number_of(request: web.Request, name: str) -> int | None:
+    """Return a number of the query, None where it is left out. Raises InputError."""
+    text = request.query.get(name, "")
+    if text and not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise InputError(f"{name}={text!r}: name a number")
+    return int(text) if text else None
+
+
+def _job(request: web.Request) -> str:
+    return job_of_file(request.match_info["job"])
+
+
+def _plan(request: web.Request) -> int:
+    return int(request.match_info["plan"])

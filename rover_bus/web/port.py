@@ -1,0 +1,67 @@
+"""What is served: the port between HTTP and what a stack knows of itself. Implemented by `cli/page.py` with its commands' views.
+
+All methods raise RoverErrors: InputError for a name that there is not, Refused, BusError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import NamedTuple, Protocol
+
+from rover_bus.web.bodies import ClusterShown, EventShown, JobShown, MemberShown, PlanShown, Row, StoryStep
+
+
+class Figure(NamedTuple):
+    """One series of a metric: the name of its family (families.py), the values of its labels in their order, and its value."""
+
+    family: str
+    labels: tuple[str, ...]
+    value: float
+
+
+class Page(Protocol):
+    """What a stack shows, and takes."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether all that was stored has been read, and the bus is there."""
+
+    @property
+    def sequence(self) -> int:
+        """The newest fact that answers rest on."""
+
+    def figures(self) -> list[Figure]:
+        """Return every series as it is now, in one go: none of it is of another moment."""
+
+    def cluster(self) -> ClusterShown:
+        """Return what is there."""
+
+    def jobs(self) -> list[JobShown]:
+        """Return all jobs in the order of their submission."""
+
+    async def job(self, job: str) -> JobShown:
+        """Return one job, its progress by its own log."""
+
+    def members(self, job: str) -> list[MemberShown]:
+        """Return the processes of a job that run."""
+
+    def plans(self, job: str) -> list[PlanShown]:
+        """Return the plans of a job in their order."""
+
+    async def explanation(self, job: str, number: int | None) -> Row:
+        """Return why a plan is what it is (None: the newest), with its front and its losers."""
+
+    async def story(self, event: str) -> list[StoryStep]:
+        """Return the causes of an event and its effects."""
+
+    async def past(self, job: str, before: int | None, count: int) -> list[EventShown]:
+        """Return the last facts before a sequence, of one job or ("") of all, in their order."""
+
+    def events(self, job: str, after: int | None) -> AsyncGenerator[EventShown, None]:
+        """Iterate facts behind a sequence (None: from now on) in their order, and those to come, for ever; none twice."""
+
+    async def answer(self, job: str, number: int, reason: str, by: str, *, yes: bool) -> str:
+        """Say yes or no to a plan that waits, in a person's name; return what became of it.
+
+        Raises Refused when it does not wait.
+        """

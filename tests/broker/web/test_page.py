@@ -1,0 +1,247 @@
+"""The page of a real stack: what it says is what commands say, words on plans bear their author, events come once over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsonschema
+import pytest
+from all_rights import connect
+from asked_page import AskedPage, page_of
+from outside import rover
+from patience import until
+from prometheus_client.parser import text_string_to_metric_families
+from small_job import SmallJob
+
+from rover_bus.cli.own_broker import LOOPBACK
+from rover_bus.cli.stack import Here, RunningStack
+from rover_bus.events import subjects
+from rover_bus.events.codec import encode
+from rover_bus.events.envelope import Envelope
+from rover_bus.events.plan_facts import PlanProposed
+from rover_bus.events.reading import digest, event_id
+from rover_bus.events.streams import FACTS
+
+pytestmark = pytest.mark.broker
+APPROVED = 'plan = { mode = "approve", window = "5m" }'
+PLAN = 50
+
+
+class Scene(NamedTuple):
+    """A stack with a page, and a job that waits for a person's word on its first plan."""
+
+    stack: RunningStack
+    page: AskedPage
+    job: SmallJob
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder: Path = tmp_path_factory.mktemp("page")
+    with RunningStack(folder / "state", here=Here(page=LOOPBACK)) as stack:
+        page = page_of(stack)
+        until(lambda: page.ready, "the page")
+        job = SmallJob(
+            folder=folder,
+            home=folder / "state",
+            rows=40_000,
+            epochs=1,
+            workers=0,
+            start=1,
+            servers=1,
+            checkpoint="",
+            top=APPROVED,
+        )
+        job.submit()
+        until(
+            lambda: shown(page, job).get("committed"), "training", more=lambda: page.ask("/api/v1/jobs").body
+        )
+        asyncio.run(propose(folder / "state", job.name))
+        until(
+            lambda: shown(page, job)["plan_waits"] == PLAN,
+            "a plan that waits",
+            more=lambda: job.facts("plan.refused"),
+        )
+        yield Scene(stack, page, job)
+        job.finish()
+
+
+def shown(page: AskedPage, job: SmallJob) -> dict[str, Any]:
+    """Return the job as it is listed."""
+    return next((each for each in page.ask("/api/v1/jobs").json if each["job"] == job.name), {})
+
+
+async def propose(home: Path, job: str) -> None:
+    """Store a plan as a Brain would that wants two workers: none here would try that while the test lasts."""
+    place, size = (1_000_000, 0), {"workers": 2, "servers": 1}
+    fact = PlanProposed(
+        job=job, plan=PLAN, brain_term=1, brain_position=place, step="scale", mode="approve", **size
+    )
+    body, id_ = encode(fact), event_id("brain", 1, 1, place)
+    envelope = Envelope(id=id_, type=fact.tag(), source="brain", job=job, term=1, digest=digest(body))
+    bus = await connect(home)
+    try:
+        await bus.append(FACTS, subjects.job_fact(job, fact.kind()), body, headers=envelope.headers())
+    finally:
+        await bus.close()
+
+
+def test_a_word_needs_a_token_that_may_act_from_our_own_page_and_is_logged_in_its_name(scene: Scene) -> None:
+    page, path = scene.page, f"/api/v1/jobs/{scene.job.name}/plans/{PLAN}/approve"
+    act, look = page.token("ada"), page.token("eve", "--look")
+    assert page.ask(path, {}).status == 401
+    assert page.ask(path, {}, Authorization=f"Bearer {look}").status == 403
+    assert page.ask(path, {}, Authorization=f"Bearer {act}", Origin="http://evil.example").status == 403
+    assert page.ask(path, {}, Authorization=f"Bearer {act}", Content_Type="text/plain").status == 415
+    assert page.ask(path, {"why": 1}, Authorization=f"Bearer {act}").status == 400
+    assert scene.job.facts("plan.approved") == []
+    said = page.ask(path, {"reason": "it fits"}, Authorization=f"Bearer {act}")
+    assert (said.status, said.json["by"]) == (200, "ada")
+    (approved,) = scene.job.facts("plan.approved")
+    assert (approved["by"], approved["reason"]) == ("ada", "it fits")
+    applied = scene.job.facts("plan.applied")[-1]
+    assert (applied["plan"], applied["approved_by"]) == (PLAN, "ada")
+    again = page.ask(path, {}, Authorization=f"Bearer {act}")
+    assert (again.status, again.json["code"]) == (409, "none_waits")
+
+
+def test_what_it_says_of_a_job_is_what_commands_say(scene: Scene) -> None:
+    page, name = scene.page, scene.job.name
+    until(lambda: page.ask(f"/api/v1/jobs/{name}").json["state"] == "training", "training")
+
+    def command(*words: str):
+        done = scene.job.rover(*words, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    shown, (row,) = page.ask(f"/api/v1/jobs/{name}").json, command("jobs")
+    assert {key: shown[key] for key in ("job", "uid", "state", "total", "workers", "leader", "term")} == {
+        key: row[key] for key in ("job", "uid", "state", "total", "workers", "leader", "term")
+    }
+    listed = {
+        (each["role"], each["index"], each["pid"]) for each in command("members", name) if "role" in each
+    }
+    assert {
+        (each["role"], each["index"], each["pid"]) for each in page.ask(f"/api/v1/jobs/{name}/members").json
+    } == listed
+    plans = page.ask(f"/api/v1/jobs/{name}/plans").json
+    assert [each["plan"] for each in plans] == [each["plan"] for each in command("plan", "list", name)]
+    assert page.ask(f"/api/v1/jobs/{name}/explanation").json["plan"] == command("explain", name)["plan"]
+    events = page.ask("/api/v1/events?count=1000").json
+    lines = scene.job.rover("events", "--json").stdout.splitlines()
+    known = {each["id"]: each["body"] for each in map(json.loads, lines)}
+    assert events
+    assert all(known[each["id"]] == each["body"] for each in events if each["id"] in known)
+    applied = next(each for each in events if each["kind"] == "plan.applied")
+    story = page.ask(f"/api/v1/events/{applied['sequence']}/story").json
+    assert story[0]["event"]["kind"] == "job.submitted"
+
+
+def test_every_answer_satisfies_the_document_that_describes_it(scene: Scene) -> None:
+    page, name = scene.page, scene.job.name
+    document = page.ask("/api/v1/openapi.json").json
+    for path, methods in document["paths"].items():
+        if "get" not in methods or "event-stream" in str(
+            methods["get"]["responses"]["200"]["content"].keys()
+        ):
+            continue
+        sequence = page.ask("/api/v1/events?count=1").json[0]["sequence"]
+        asked = path.replace("{job}", name).replace("{plan}", "1").replace("{event}", str(sequence))
+        said = page.ask(asked)
+        assert said.status == 200, (asked, said.body)
+        schema = methods["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        jsonschema.validate(said.json, {**schema, "components": document["components"]})
+    unknown = page.ask("/api/v1/jobs/nothing")
+    assert (unknown.status, unknown.json["code"]) == (404, "bad_input")
+    assert page.ask("/api/v1/nothing").status == 404
+    assert page.ask("/api/v1/events?count=x").status == 400
+
+
+def test_no_answer_may_be_framed_or_run_what_is_not_ours_and_a_foreign_host_reads_nothing(
+    scene: Scene,
+) -> None:
+    said = scene.page.ask("/api/v1/cluster")
+    assert "default-src 'self'" in said.headers["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in said.headers["Content-Security-Policy"]
+    assert said.headers["X-Content-Type-Options"] == "nosniff"
+    assert scene.page.ask("/api/v1/cluster", Host="evil.example").status == 421
+    assert scene.page.ask("/metrics", Host="evil.example").status == 421
+    assert scene.page.ask("/healthz", Host="evil.example").status == 200
+
+
+def test_a_scrape_is_what_prometheus_reads_and_takes_little_time(scene: Scene) -> None:
+    took = []
+    for _ in range(20):
+        began = time.perf_counter()
+        said = scene.page.ask("/metrics")
+        took.append(time.perf_counter() - began)
+    families = {family.name: family for family in text_string_to_metric_families(said.body.decode())}
+    assert families["rover_brain_leads"].samples[0].value == 1
+    assert families["rover_facts_refused"].samples[0].value == 0
+    running = {each.labels["role"]: each.value for each in families["rover_job_running_members"].samples}
+    assert (running["worker"], running["ps"]) == (2, 1)
+    print(f"median {1000 * statistics.median(took):.1f} ms")
+    assert statistics.median(took) <= 0.1
+
+
+def test_events_come_once_and_all_over_restarts_of_the_web_and_of_the_broker(scene: Scene) -> None:
+    """The reader comes back with the id of the last event that it has, as browsers do."""
+    page, seen = scene.page, list[int]()
+    end = page.ask("/api/v1/cluster").json["sequence"]
+
+    def read(until_sequence: int) -> None:
+        while not seen or seen[-1] < until_sequence:
+            last = seen[-1] if seen else None
+            try:
+                with page.events("/api/v1/events/stream?after=0", last) as coming:
+                    for event in coming:
+                        seen.append(event["sequence"])
+                        if event["sequence"] >= until_sequence:
+                            return
+            except OSError:
+                time.sleep(0.1)
+
+    read(end)
+    former = scene.stack.pids()["web"]
+    os.kill(former, signal.SIGKILL)
+    until(lambda: scene.stack.pids().get("web", former) != former and page.ready, "another process")
+    said = scene.job.rover("plan", "mode", scene.job.name, "observe")
+    assert said.returncode == 0, said.stderr
+    read(end + 1)
+    scene.stack.restart_broker()
+    until(lambda: scene.job.rover("plan", "mode", scene.job.name, "auto").returncode == 0, "a word")
+    until(lambda: page.ready, "readiness after the broker is back")
+    newest = page.ask("/api/v1/cluster").json["sequence"]
+    read(newest)
+    stored = [
+        int(json.loads(line)["id"].partition(":")[2])
+        for line in scene.job.rover("events", "--json").stdout.splitlines()
+    ]
+    assert seen == [each for each in stored if each <= seen[-1]]
+
+
+def test_a_stack_without_its_page_trains_on_and_the_page_comes_back_at_its_port(scene: Scene) -> None:
+    web = scene.stack.services["web"]
+    former = scene.stack.pids()["web"]
+    os.kill(former, signal.SIGSTOP)
+    committed = scene.job.rover("jobs", "-o", "json")
+    assert json.loads(committed.stdout)[0]["state"] == "training"
+    os.kill(former, signal.SIGKILL)
+    until(lambda: web.pid not in (None, former) and scene.page.ready, "the page at its port")
+
+
+def test_beyond_loopback_there_is_no_http_without_a_token_and_a_certificate(tmp_path: Path) -> None:
+    for words in ([], ["--certificate", "x.pem"]):
+        done = rover(
+            "web", "--url", "nats://127.0.0.1:1", "--listen", "0.0.0.0:0", *words, home=tmp_path, cwd=tmp_path
+        )
+        assert done.returncode == 2, done.stderr
+        assert "HTTP at 0.0.0.0 needs" in done.stderr
