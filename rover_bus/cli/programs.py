@@ -55,7 +55,12 @@ async def require_program(bus: Bus, spec: JobSpec, warn: Callable[[str], None]) 
     `warn` is told in a line of each host that did not answer in time, or could not tell.
     """
     hosts = await read_hosts_with_room(bus, spec.workers)
-    request = ProgramRequest(program=spec.program, directory=spec.directory, environment=spec.environment)
+    request = ProgramRequest(
+        program=spec.program,
+        directory=spec.directory,
+        environment=spec.environment,
+        reads=[spec.data.train],
+    )
     replies = await asyncio.gather(*(_ask(bus, host, request) for host in hosts))
     for host, reply in zip(hosts, replies, strict=True):
         if reply.state == "unknown":

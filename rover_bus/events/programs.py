@@ -17,11 +17,15 @@ TRY_S = 20.0  # what one trial may take on its host; longer says nothing of the 
 
 
 class ProgramRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="program_asked.v1"):
-    """Would this worker's command line start there, in this directory and with these variables on top of the host's own?"""
+    """Would this worker's command line start there, in this directory and with these variables on top of the host's own?
+
+    `reads`: files of the job that must be there, too.
+    """
 
     program: list[str]
     directory: str = ""
     environment: dict[str, str] = {}
+    reads: list[str] = []
 
 
 class ProgramReply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="program_tried.v1"):

@@ -101,6 +101,9 @@ def prepare(request: ProgramRequest, environment: Environment, python: str) -> l
     directory = request.directory
     if directory and not os.path.isdir(directory):
         return _refused(directory, "no such directory")
+    for path in request.reads:
+        if not os.path.exists(path):
+            return _refused(path, "no such file, and workers read it")
     if not request.program:
         return _refused("program", "it is empty")
     first, *rest = request.program
@@ -275,7 +278,8 @@ class Trials:
 
     def ask(self, request: ProgramRequest, answer: Answer, anew: bool = False) -> None:
         """Try a program; `answer` is called on the loop, once."""
-        key = (tuple(request.program), request.directory, tuple(sorted(request.environment.items())), anew)
+        around = request.directory, tuple(sorted(request.environment.items())), tuple(request.reads)
+        key = (tuple(request.program), *around, anew)
         asking = self._asking.setdefault(key, [])
         asking.append(answer)
         if len(asking) == 1:

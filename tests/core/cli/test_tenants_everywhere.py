@@ -40,7 +40,7 @@ OF_NO_TENANT = {
         "simulate",
         "fit",
         "nats",
-        *(f"kube {each}" for each in ("render", "prepare", "clean", "credentials")),
+        *(f"kube {each}" for each in ("render", "prepare", "clean", "credentials", "memory")),
     ),
     *(
         f"auth {each}"

@@ -301,6 +301,17 @@ def test_a_program_that_no_path_finds_and_a_directory_that_is_not_there_are_refu
     assert (reply.path, reply.problem) == (str(jobs / "gone"), "no such directory")
 
 
+def test_a_file_that_workers_read_and_that_is_not_there_is_refused_by_its_path(jobs: Path) -> None:
+    def with_data(path: Path) -> object:
+        request = ProgramRequest(program=["python", "train.py"], directory=str(jobs), reads=[str(path)])
+        return prepare(request, {}, "/own/python")
+
+    there, missing = jobs / "train.py", jobs / "clicks.csv"
+    assert not isinstance(with_data(there), ProgramReply)
+    problem = "no such file, and workers read it"
+    assert with_data(missing) == ProgramReply(state="refused", path=str(missing), problem=problem)
+
+
 def test_a_program_without_python_needs_its_file_and_nothing_else(jobs: Path) -> None:
     assert look("./binary", jobs=jobs) == []
     assert (
