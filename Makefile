@@ -81,6 +81,8 @@ lint: .venv/dev.stamp
 	$(BIN)/python docs/make_rights.py --check
 	$(BIN)/python docs/make_chart.py --check
 	$(BIN)/python docs/make_http.py --check
+	$(BIN)/python docs/make_alerts.py --check
+	$(BIN)/python docs/make_dashboards.py --check
 
 format: .venv/dev.stamp
 	$(BIN)/ruff check --fix .
@@ -94,6 +96,8 @@ docs: .venv/dev.stamp
 	$(BIN)/python docs/make_rights.py
 	$(BIN)/python docs/make_chart.py
 	$(BIN)/python docs/make_http.py
+	$(BIN)/python docs/make_alerts.py
+	$(BIN)/python docs/make_dashboards.py
 
 lines: .venv/dev.stamp
 	@$(BIN)/python docs/make_lines.py $(ARGS)

@@ -23,6 +23,7 @@ Written by `make docs` from `rover_bus/web/families.py`. `GET /metrics` of what 
 stack, where `rover up` says. On loopback it asks for no token; elsewhere for one that may scrape (`rover auth page-token
 prometheus --metrics`), unless `rover web --open-metrics` says otherwise. Why it is so: [0063](design/0063-what-serves-http.md).
 
+The label `job` is a job of the stack, so the scrape says `honor_labels: true` ([runbook](operations/runbook.md)).
 A job has series while it runs and for ten minutes after its end; of more than 200 jobs at once the last 200. Figures rest on
 facts, so a counter goes on where it was when the process restarts; it is less only after facts were purged, which Prometheus
 takes for a restart.
