@@ -57,6 +57,7 @@ from rover_bus.events.streams import (
 from rover_bus.events.streams import FACTS as FACT_STREAM
 
 MEMBER_ROLES: tuple[RoleName, ...] = ("master", "worker", "ps")
+RUN_ROLES: tuple[RoleName, ...] = (*MEMBER_ROLES, "sidecar")  # whose users are signed by keys of one run
 ASKING_ROLES: tuple[RoleName, ...] = ("joiner", "applicant")  # what has no rights yet, and may ask for some
 TENANT_ROLES: tuple[RoleName, ...] = ("submitter", "viewer")  # people, and programs for people, of one tenant
 
@@ -319,6 +320,20 @@ SERVER = Role(
     ),
 )
 
+SIDECAR = Role(
+    "sidecar",
+    "tenant",
+    "keeps the checkpoints of one server of a job, beside it in its pod (0062)",
+    (
+        *_publish("what its storage does", *_host_kinds(HOST, OF_AGENTS)),
+        *_publish("how far it is", _entry(POSITIONS, f"all.{HOST}.*")),
+        *_subscribe("parts that its server restores from", subjects.daemon(HOST, "part")),
+        *_subscribe("questions about services", ABOUT_SERVICES),
+        *_reading(FACT_STREAM),
+    ),
+    answers=True,
+)
+
 OPERATOR = Role(
     "operator",
     "control",
@@ -429,7 +444,7 @@ VIEWER = Role(
 ROLES: dict[RoleName, Role] = {
     role.name: role
     for role in (
-        *(BRAIN, DAEMON, AGENT, MASTER, WORKER, SERVER, OPERATOR, REGISTRAR),
+        *(BRAIN, DAEMON, AGENT, MASTER, WORKER, SERVER, SIDECAR, OPERATOR, REGISTRAR),
         *(OBSERVER, WEB, JOINER, APPLICANT, SUBMITTER, VIEWER),
     )
 }

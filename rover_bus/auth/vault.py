@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
 from rover_bus.auth.rights import RoleName
-from rover_bus.auth.roles import ASKING_ROLES, MEMBER_ROLES, ROLES, TENANT_ROLES
+from rover_bus.auth.roles import ASKING_ROLES, MEMBER_ROLES, ROLES, RUN_ROLES, TENANT_ROLES
 from rover_bus.auth.secret_files import CertificateFiles, read_or_make, write_secret
 from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.users import GivenUser, GivenUsers
@@ -349,12 +349,12 @@ class Vault:
             Signer(tokens.public(self._run_seed(role, run)), role, split_job(run.job)[1], tenant)
             for run in sorted(self.runs)
             if split_job(run.job)[0] == tenant
-            for role in MEMBER_ROLES
+            for role in RUN_ROLES
         ]
         if tenant != DEFAULT_TENANT:
             keys = {role: self._person_seed(role, tenant) for role in TENANT_ROLES}
         else:
-            own = [role for role in ROLES if role not in (*MEMBER_ROLES, *TENANT_ROLES)]
+            own = [role for role in ROLES if role not in (*RUN_ROLES, *TENANT_ROLES)]
             keys = {role: self._seed(f"role-{role}") for role in own}
         return [*of_runs, *(Signer(tokens.public(key), role, tenant=tenant) for role, key in keys.items())]
 
@@ -371,7 +371,7 @@ class Vault:
         """Write those of the stack's own processes on a host, and of its people."""
         self._tell_public_keys()
         for role in ROLES:
-            if role not in (*MEMBER_ROLES, *TENANT_ROLES, *ASKING_ROLES):
+            if role not in (*RUN_ROLES, *TENANT_ROLES, *ASKING_ROLES):
                 tags = {"host": host} if "host" in ROLES[role].tags else {}
                 made = self._user(role, role, self._seed(f"role-{role}"), tags)
                 if not made.only_looks:
@@ -387,8 +387,9 @@ class Vault:
         tags = {"host": check_name(host, "host")}
         made = self._user(role, f"{job}/{member}", self._run_seed(role, run), tags, tenant)
         made = replace(made, sockets=self.job_secret(job, uid))
-        if role == "master":
-            made = replace(made, messages=self.message_secret(f"{job}/{uid}"))
+        if role in ("master", "sidecar"):
+            of = f"{job}/{uid}" if role == "master" else f"{job}/{uid}/{member}"
+            made = replace(made, messages=self.message_secret(of))
         return credentials.write(made)
 
     def message_secret(self, of: str) -> str:

@@ -1,7 +1,7 @@
 """A node's agent, put together: where it keeps checkpoints, and the secret by which it copies parts from others.
 
 Called by serve.py, on a connection that has a daemon's rights (beside the stack's keys), or those that an operator gave to its pod
-(agent_rights.py).
+(agent_rights.py), or those of one run of a job, in the pod of one of its servers.
 """
 
 from __future__ import annotations
@@ -46,5 +46,7 @@ async def keep_checkpoints(
         domain=options.domain,
         patient=options.settings.storage,
         made_early=True,
+        job=options.job,
+        run=options.uid,
     )
     await NodeAgent(bus, me, places).run(stop, ready)

@@ -15,6 +15,7 @@ from rover_bus.auth.agents import AgentVault
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.of_members import commands_of, credential_of, learn_tenant, vault_beside
+from rover_bus.cli.supervisor import service_command
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError
 from rover_bus.events.nats_bus import NatsBus
@@ -23,7 +24,9 @@ from rover_bus.kube.agents import AgentsOf
 from rover_bus.kube.api import Api
 from rover_bus.kube.kinds import Ref
 from rover_bus.kube.operator import OperatorOptions, run_operator
-from rover_bus.kube.pods import PodSettings, read_template
+from rover_bus.kube.pods import PodSettings, pod_name, read_template
+from rover_bus.kube.sidecars import Sidecars
+from rover_bus.node.port import Incarnation
 
 if TYPE_CHECKING:
     from rover_bus.cli.serve import ServiceOptions
@@ -41,7 +44,7 @@ async def operate(options: ServiceOptions, stop: asyncio.Event, ready: Callable[
         namespaces=options.namespaces,
         connect=partial(_connect, options, vault),
         connect_asking=partial(_connect_asking, options, vault),
-        credential_of=partial(credential_of, vault),
+        credential_of=partial(_credential_of, vault, bool(options.sidecars)),
         learn_tenant=partial(learn_tenant, vault),
         settings=options.settings,
         agents=_agents(options, vault),
@@ -67,7 +70,28 @@ def _pods(options: ServiceOptions, vault: Vault | None) -> PodSettings:
         templates=read_template(options.pod_template),
         python=options.python,
         memory=options.node_memory,
+        sidecars=_sidecars(options, vault),
     )
+
+
+def _sidecars(options: ServiceOptions, vault: Vault | None) -> Sidecars | None:
+    """Return how servers get an agent in their pods; None where they get none."""
+    if not options.sidecars:
+        return None
+
+    def credential(run: Incarnation, pod: str) -> str:
+        if vault is None:
+            return ""
+        return vault.member_credentials("sidecar", run.job, run.uid, f"agent-of-{run.member}", pod)
+
+    command = service_command("node-agent", python=OWN_PYTHON)
+    return Sidecars(command=command, size=options.sidecars, credential_of=credential)
+
+
+def _credential_of(vault: Vault | None, sidecars: bool, run: Incarnation, host: str) -> str:
+    """Return a member's own. A server asks what keeps its parts, as its credential names it: its pod's agent, else its host's."""
+    beside = sidecars and run.member.role == "ps"
+    return credential_of(vault, run, pod_name(run.job, run.uid, run.member) if beside else host)
 
 
 def _agents(options: ServiceOptions, vault: Vault | None) -> AgentsOf | None:

@@ -95,6 +95,8 @@ class ServiceOptions:
     pod_template: str
     node_memory: str
     agents: str
+    sidecars: str
+    uid: str
     pass_file: str
     pod_token: str
     http: HttpOptions = field(default_factory=HttpOptions)
@@ -160,7 +162,9 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     cluster.add_argument("--pod-template", default="", metavar="FILE")
     cluster.add_argument("--node-memory", default="", metavar="DIR")
     cluster.add_argument("--agents", default="", metavar="NAMESPACE/ACCOUNT")
+    cluster.add_argument("--sidecars", default="", metavar="SIZE")
     agent = parser.add_argument_group("node-agent")
+    agent.add_argument("--uid", default=environment.get("ROVER_UID", ""))
     agent.add_argument("--pass-file", default="")
     agent.add_argument("--pod-token", default="")
     add_http_options(parser)
@@ -418,6 +422,7 @@ async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) 
         host=options.host,
         pid=os.getpid(),
         bind=options.bind,
+        stages_at=os.environ.get("ROVER_STAGES_AT", ""),
     )
     serving = asyncio.ensure_future(
         serve_job(

@@ -146,7 +146,10 @@ class MembersDesired(MasterFact, frozen=True, kw_only=True, tag="members.desired
 
 
 class MemberAdmitted(MasterFact, frozen=True, kw_only=True, tag="member.admitted.v1"):
-    """An incarnation of a member is known to the master and may take part. `start`: what a server starts from (P5)."""
+    """An incarnation of a member is known to the master and may take part. `start`: what a server starts from (P5).
+
+    `stages_at`: what keeps a server's parts where it is not the daemon of its host: it goes when the server goes.
+    """
 
     member: Member
     nonce: str = ""
@@ -154,6 +157,7 @@ class MemberAdmitted(MasterFact, frozen=True, kw_only=True, tag="member.admitted
     pid: Count = 0
     addresses: list[str] = []
     start: ServerStart | None = None
+    stages_at: str = ""
 
 
 class MemberLost(MasterFact, frozen=True, kw_only=True, tag="member.lost.v1"):

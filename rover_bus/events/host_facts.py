@@ -146,12 +146,13 @@ class HostStorageOpened(HostFact, frozen=True, kw_only=True, tag="host.storage_o
     """What is staged on a host is digested, held and stored from here on. `daemon`: the incarnation that does it.
 
     `serves_parts_at`: the address (`host:port`) where it serves staged parts to other daemons; "": nowhere yet. `domain`: what
-    fails together with this host; "": the host alone.
+    fails together with this host; "": the host alone. `run`: the uid of the only run for which it does that; "": for all.
     """
 
     daemon: str
     serves_parts_at: str = ""
     domain: str = ""
+    run: str = ""
 
 
 class HostLeft(HostFact, frozen=True, kw_only=True, tag="host.left.v1"):

@@ -90,6 +90,7 @@ class JoinRequest(Request, frozen=True, kw_only=True, tag="join.v1"):
     host: str = ""
     pid: int = 0
     addresses: list[str] = []  # a server's
+    stages_at: str = ""  # a server's, whose parts its host's daemon does not keep: what does
     version: str = ""
 
 

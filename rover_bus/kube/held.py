@@ -169,7 +169,10 @@ class HeldPod:
 
     async def _trust(self, pod: Pod, credential: str) -> Pod:
         """Give a pod its credential, and let it be scheduled, unless it was removed meanwhile (`remove_unborn`)."""
-        body, ref = secret_of(pod, credential), pod.metadata.ref
+        sidecars, run = self._settings.sidecars, self.incarnation
+        beside = sidecars is not None and run.member.role == "ps"
+        agent = sidecars.credential_of(run, pod.metadata.name) if sidecars and beside else ""
+        body, ref = secret_of(pod, credential, agent), pod.metadata.ref
         try:
             await self._api.create(SECRET, ref.namespace, body)
         except ApiRefused as error:

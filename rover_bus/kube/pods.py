@@ -27,6 +27,7 @@ from rover_bus.flash.places import directories_of
 from rover_bus.kube.kinds import ContainerStatus, Json, Metadata, Owner, Pod, Ref
 from rover_bus.kube.object import API_VERSION, KIND
 from rover_bus.kube.roverjobs import RoverJob
+from rover_bus.kube.sidecars import KEY, Sidecars, with_sidecar
 from rover_bus.kube.templates import MAIN, checked, template_of
 from rover_bus.node.affinity import threads
 from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
@@ -52,7 +53,7 @@ class PodSettings:
     all members. python: what `python` means in the image. object_of: the RoverJob that a run of a job belongs to, None for one that
     was handed in otherwise: its templates go over these, and its pods are in its namespace, and its own. adjust_patience_s: of a
     resize that the node puts off. memory: where each node's agent keeps what servers stage; a server
-    sees the directories of its own job there. "": it stages in its pod.
+    sees the directories of its own job there. "": it stages in its pod. sidecars: an agent in each server's pod instead.
     """
 
     image: str
@@ -64,6 +65,7 @@ class PodSettings:
     object_of: Callable[[str, str], RoverJob | None] = lambda _job, _uid: None
     adjust_patience_s: float = 30.0
     memory: str = ""
+    sidecars: Sidecars | None = None
 
 
 class PodOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,8 +138,12 @@ def owners_of(settings: PodSettings, job: str, uid: str) -> list[Json]:
 
 def ref_of(settings: PodSettings, job: str, uid: str, member: Member) -> Ref:
     """Return which pod an incarnation is."""
-    what = f"{member.name}-{member.incarnation}"
-    return Ref(namespace_of(settings, job, uid), named(job, uid, what))
+    return Ref(namespace_of(settings, job, uid), pod_name(job, uid, member))
+
+
+def pod_name(job: str, uid: str, member: Member) -> str:
+    """Return what the pod of an incarnation is called."""
+    return named(job, uid, f"{member.name}-{member.incarnation}")
 
 
 def labels_of(job: str, member: Member) -> dict[str, str]:
@@ -167,12 +173,10 @@ def manifest(settings: PodSettings, run: Incarnation, node: str, secret: bool) -
         "finalizers": [FINALIZER],
         "ownerReferences": owners_of(settings, run.job, run.uid),
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": _spec(settings, run, node, secret, template.get("spec", {})),
-    }
+    spec = _spec(settings, run, node, secret, template.get("spec", {}))
+    if settings.sidecars is not None and role == "ps":
+        spec = with_sidecar(spec, settings.sidecars, run, ref.name, settings.python)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _spec(settings: PodSettings, run: Incarnation, node: str, secret: bool, template: Json) -> Json:
@@ -297,8 +301,8 @@ def asked_for(resources: Resources) -> Json:
     return {"requests": {"cpu": "1m", "memory": "1Mi"} | amounts, "limits": amounts}
 
 
-def secret_of(pod: Pod, credential: str) -> Json:
-    """Return the Secret of a member: it goes when its pod goes."""
+def secret_of(pod: Pod, credential: str, agent: str = "") -> Json:
+    """Return the Secret of a member, and of the agent beside it: it goes when its pod goes."""
     about = pod.metadata
     owner = Owner(api_version="v1", kind="Pod", name=about.name, uid=about.uid)
     metadata = {
@@ -306,7 +310,8 @@ def secret_of(pod: Pod, credential: str) -> Json:
         "labels": about.labels,
         "ownerReferences": [msgspec.to_builtins(owner)],
     }
-    return {"metadata": metadata, "stringData": {"credential": credential}, "immutable": True}
+    data = {"credential": credential} | ({KEY: agent} if agent else {})
+    return {"metadata": metadata, "stringData": data, "immutable": True}
 
 
 def written(order: PodOrder) -> str:

@@ -52,6 +52,7 @@ def join(state: State, request: JoinRequest) -> Steps:
         host=request.host,
         pid=request.pid,
         addresses=request.addresses,
+        stages_at=request.stages_at,
         start=recovery.start_of(state, member) if member.role == "ps" else None,
         cause=cause,
     )

@@ -231,7 +231,7 @@ def report(state: State, member: Member, staged: PartReport | None, cause: str) 
         part=part_name(member.index),
         index=member.index,
         incarnation=member.incarnation,
-        host=state.seats.admitted[member.name].host,
+        host=state.seats.admitted[member.name].keeper,
         slots=staged.slots,
         size_bytes=staged.size_bytes,
         generation=opened.generation,

@@ -53,6 +53,7 @@ def lose_together(
     if isinstance(state.phase, Ended) or not members:
         return
     servers: dict[Member, bool] = {}
+    gone = [each.stages_at for each in state.seats.servers() if each.member in members and each.stages_at]
     for member in members:
         if member.role == "ps" and state.slots.routing is not None and member.name not in state.seats.wanted:
             yield MemberLeft(member=member, reason="it gave its slots away", cause=cause or _silence(member))
@@ -61,6 +62,8 @@ def lose_together(
             why = cause or _silence(member)
             yield MemberLost(member=member, reason=reason, detail=detail, last=last, cause=why)
     first = cause or _silence(members[0])
+    for keeper in gone:  # what kept the parts that they staged ended with them
+        yield from cutting.lose_host(state, keeper, "ended with its server", first)
     yield from _lose_servers(state, servers, _how(reason, detail), first)
     workers = [member for member in members if member.role != "ps"]
     yield from _lose_workers(state, workers, reason, detail, cause, last)

@@ -53,6 +53,7 @@ def _admit(state: State, record: facts.MemberAdmitted) -> None:
         record.addresses,
         seats.wants(member),
         record.start,
+        record.stages_at,
     )
     if member.role == "worker" and state.ledger is not None:
         state.ledger.admit(member.index, member.incarnation)

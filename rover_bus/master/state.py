@@ -53,6 +53,12 @@ class Admitted(msgspec.Struct, omit_defaults=True):
     addresses: list[str] = []
     planned: bool = True
     start: ServerStart | None = None  # of a server (P5)
+    stages_at: str = ""
+
+    @property
+    def keeper(self) -> str:
+        """What keeps the parts that it stages."""
+        return self.stages_at or self.host
 
 
 class Unfit(msgspec.Struct, frozen=True):

@@ -31,14 +31,19 @@ class NodeAgent:
 
     def __init__(self, bus: Bus, host: Host, places: Places) -> None:
         self._bus, self._host = bus, host
+        self._alone = bool(
+            places.job
+        )  # in a server's pod: it neither samples the host nor knows other tenants
         self._outboxes = Outboxes(bus, host.name, lambda: None)  # the persister follows FACTS itself (P21)
         self._tenants = WatchedTenants(bus, host.learn_tenant, self._outboxes.keep)
         self._persister = Persister(bus, host.name, host.daemon, places, self._post)
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
         """Serve until `stop`. What is held in shared memory stays there, for the next one."""
-        works = [self._outboxes.run(), self._tenants.run(), self._persister.run()]
-        works += [self._sample()] if self._host.settings.hosts.sample_every_s else []
+        works = [self._outboxes.run(), self._persister.run()]
+        if not self._alone:
+            works += [self._tenants.run()]
+            works += [self._sample()] if self._host.settings.hosts.sample_every_s else []
         tasks = [asyncio.create_task(work) for work in works]
         try:
             ready()

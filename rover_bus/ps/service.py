@@ -382,7 +382,8 @@ class ServerRun:
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
     """Where a server runs. `directory`: for its part of the final state; `shared_memory`: where parts of cuts are staged, None:
-    nowhere; `bind`: an address of this host that workers reach, empty: loopback.
+    nowhere; `bind`: an address of this host that workers reach, empty: loopback; `stages_at`: what keeps its parts, empty: its
+    host's daemon.
     """
 
     directory: Path
@@ -390,6 +391,7 @@ class ServerPlace:
     host: str = ""
     pid: int = 0
     bind: str = ""
+    stages_at: str = ""
 
 
 async def serve_job(
@@ -409,7 +411,12 @@ async def serve_job(
     core.free_bytes = free_bytes
     server, peers = _open_sockets(core, secret, place.bind)
     hello = JoinRequest(
-        member=member, nonce=nonce, host=place.host, pid=place.pid, addresses=server.addresses
+        member=member,
+        nonce=nonce,
+        host=place.host,
+        pid=place.pid,
+        addresses=server.addresses,
+        stages_at=place.stages_at,
     )
     run, run_patiently = partial(_run_on, server), partial(_run_on, server, patient=True)
     thread = TableThread(core, run, run_patiently, time.thread_time)
@@ -458,7 +465,7 @@ def _stager_in(shared_memory: Path, bus: Bus, hello: JoinRequest, job: str) -> S
         from rover_bus.ps.lenders import ask_daemon
 
         slots = (joined.spec.get("checkpoint") or {}).get("slots", 2)
-        peers = ask_daemon(bus, hello.host, job)
+        peers = ask_daemon(bus, hello.stages_at or hello.host, job)
         index = hello.member.index
         memory = FlashMemory(shared_memory, joined.uid, index, joined.timeline, slots, peers)
         return Stager(memory, time.monotonic)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kube_chart import Release, example, facts, remove_definition, roverjob, values_here
+from kube_chart import Release, example, facts, kill, long_job, pods_of, remove_definition, values_here
 from kube_cluster import Cluster
 from patience import until
 
@@ -38,26 +35,6 @@ def release(
 @pytest.fixture(scope="module")
 def address(release: Release, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return release.address(tmp_path_factory.mktemp("person"))
-
-
-def long_job(clicks: str, **checkpoint: Any) -> str:
-    """A job that ends when a test ends it, and takes a cut each second."""
-    data = {"train": f"{clicks}/clicks_train.tsv", "batch_size": 16, "epochs": 1_000}
-    spec = {"data": data | {"schema": {"format": "criteo"}}, "checkpoint": {"every": "1s"} | checkpoint}
-    return roverjob("long", workers={"count": 1}, servers={"count": 1}, **spec)
-
-
-def pod_of(release: Release, role: str) -> dict[str, Any]:
-    words = ("-l", f"rover-bus.io/role={role}", "--field-selector", "status.phase=Running")
-    found: list[dict[str, Any]] = release.get("pods", *words)["items"]
-    assert len(found) == 1, found
-    return found[0]
-
-
-def kill(pod: dict[str, Any]) -> None:
-    """Kill a member by SIGKILL."""
-    [status] = [each for each in pod["status"]["containerStatuses"] if each["name"] == "main"]
-    os.kill(int(status["containerID"].removeprefix("process://")), signal.SIGKILL)
 
 
 def test_an_agent_runs_on_each_node_without_a_right_in_the_cluster(release: Release, node: str) -> None:
@@ -89,7 +66,7 @@ def test_a_server_that_was_killed_goes_back_to_the_memory_of_its_node_and_a_dele
 ) -> None:
     release.kubectl("apply", "-f", "-", given=long_job(clicks))
     until(lambda: facts(address, "long", "checkpoint.ready"), "a checkpoint", 0.5)
-    kill(pod_of(release, "ps"))
+    kill(pods_of(release, "ps")[0])
     until(lambda: facts(address, "long", "server.restored"), "its next pod", 0.5)
     [restored] = facts(address, "long", "server.restored")
     assert restored["source"] == "memory", restored

@@ -28,6 +28,7 @@ MATRIX: dict[str, dict[str, Any]] = {
         "definition": False,
         "nats": {"url": "tls://n:4222", "secret": "w"},
     },
+    "no agents": {"nodeAgent": {"mode": "none"}},
     "an agent on each node": {"nodeAgent": {"mode": "daemonset"}},
     "an agent on each node, and storage for all": {
         "nodeAgent": {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -169,3 +171,23 @@ def facts(address: list[str], job: str, kind: str) -> list[dict[str, Any]]:
     """Return the bodies of a job's facts of a kind, in order; none of a job that is not known yet."""
     done = rover("events", job, "-k", kind, "--json", *address)
     return [json.loads(line)["body"] for line in done.stdout.splitlines()]
+
+
+def long_job(clicks: str, servers: int = 1, **checkpoint: Any) -> str:
+    """Return a job that ends when a test ends it, and takes a cut each second."""
+    data = {"train": f"{clicks}/clicks_train.tsv", "batch_size": 16, "epochs": 1_000}
+    spec = {"data": data | {"schema": {"format": "criteo"}}, "checkpoint": {"every": "1s"} | checkpoint}
+    return roverjob("long", workers={"count": 1}, servers={"count": servers}, **spec)
+
+
+def pods_of(release: Release, role: str) -> list[dict[str, Any]]:
+    """Return the pods of a role that run."""
+    words = ("-l", f"rover-bus.io/role={role}", "--field-selector", "status.phase=Running")
+    found: list[dict[str, Any]] = release.get("pods", *words)["items"]
+    return found
+
+
+def kill(pod: dict[str, Any]) -> None:
+    """Kill a member by SIGKILL."""
+    [status] = [each for each in pod["status"]["containerStatuses"] if each["name"] == "main"]
+    os.kill(int(status["containerID"].removeprefix("process://")), signal.SIGKILL)

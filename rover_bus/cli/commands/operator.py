@@ -39,6 +39,12 @@ from rover_bus.cli.service_words import words_of
     help="The service account of agents that ask for the rights of their nodes.",
 )
 @click.option(
+    "--sidecars",
+    default="",
+    metavar="SIZE",
+    help="Instead of agents of nodes: one in each server's pod, which stages at most so much.",
+)
+@click.option(
     "--python", default="python", show_default=True, help="The interpreter with rover_bus in the image."
 )
 @click.option(
@@ -66,6 +72,9 @@ def operator(namespaces: tuple[str, ...], sets: tuple[str, ...], keys: str, stat
     Of several operators one leads, by a Lease in the first namespace. Members run on while there is none.
     """
     from rover_bus.cli import serve
+
+    if named["sidecars"] and named["node_memory"]:
+        raise click.UsageError("--sidecars and --node-memory are two ways for one thing: choose one")
 
     if keys:
         named["secret_file"] = secret_of(Home.find(state), keys, "daemon")

@@ -54,8 +54,8 @@ Effect = Begin | CallOff | GiveUp | WakeAt
 class StorageDecider(TurnDecider[Persisting, Happening, Effect]):
     """The persister's decider."""
 
-    def __init__(self, host: str, patient: StorageSettings) -> None:
-        super().__init__(Persisting(host, patient), evolve, decide)
+    def __init__(self, host: str, patient: StorageSettings, run: str = "") -> None:
+        super().__init__(Persisting(host, patient, run), evolve, decide)
 
 
 def decide(state: Persisting, now_s: float, leave_out: Collection[str] = ()) -> list[Effect]:
@@ -113,7 +113,7 @@ def _wanted(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Stor
         yield StorageTask(job, about.uid, "digest", cut, generation, part)
     for part, (generation, cut) in sorted(about.asked):
         yield StorageTask(job, about.uid, "fetch", cut, generation, part)  # a server waits for it
-    if about.search is not None and about.search.host == state.host:
+    if about.search is not None and (about.search.host == state.host or state.run):
         yield StorageTask(job, about.uid, "search", about.search.search)
     yield from _wanted_manifest(state, job, about)
     yield from _wanted_parts(state, job, about)
@@ -130,14 +130,18 @@ def _wanted(state: Persisting, job: str, about: JobCheckpoints) -> Iterator[Stor
 
 
 def _holds_a_copy(state: Persisting, about: JobCheckpoints, part: str, held: HeldPart) -> bool:
-    domains = {host: peer.domain for host, peer in state.peers.items()}
-    return state.host in choose_holders(part, held.owner, domains, about.spec.copies)
+    return state.host in choose_holders(part, held.owner, _domains(state, about), about.spec.copies)
+
+
+def _domains(state: Persisting, about: JobCheckpoints) -> dict[str, str]:
+    """The failure domains of hosts that may hold something. Those of one run go with their servers: only such as staged count."""
+    there = {held.owner for held in about.held.values()} if state.run else set(state.peers)
+    return {host: peer.domain for host, peer in state.peers.items() if host in there}
 
 
 def groups(state: Persisting, about: JobCheckpoints) -> list[ParityGroup]:
     """The parity groups of the newest complete cut."""
-    domains = {host: peer.domain for host, peer in state.peers.items()}
-    return choose_groups(about.complete, domains, about.spec.parity)
+    return choose_groups(about.complete, _domains(state, about), about.spec.parity)
 
 
 def _is_digested(about: JobCheckpoints, group: ParityGroup) -> bool:

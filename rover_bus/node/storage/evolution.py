@@ -73,6 +73,8 @@ def evolve(state: Persisting, input: Happening) -> Persisting:
         case HistoryLost():
             jobs = {job: replace(about, order=None, manifest=None) for job, about in state.jobs.items()}
             return replace(state, jobs=MappingProxyType(jobs))  # a later order may have a lower term (P21)
+        case HostStorageOpened(run=run) if run != state.run:
+            return state  # of another run's servers alone, or of nodes while this host is a server's pod
         case HostStorageOpened(host=host, serves_parts_at=address, domain=domain):
             return replace(state, peers=_put(state.peers, host, Peer(address, domain or host)))
         case HostLeft(host=host):

@@ -101,6 +101,7 @@ class Places:
     """Where this host stages (`shm`), and where checkpoints go that name no path of their own.
 
     `made_early`: the directories of a job are made when it is submitted: its pods mount these, and no other job's.
+    `job`, `run`: the only one, and the uid of its run, that is kept here, in the pod of one of its servers; empty: all are.
     """
 
     shm: Path
@@ -110,6 +111,8 @@ class Places:
     domain: str = ""  # what fails together with this host (a rack, a machine); empty: the host alone
     patient: StorageSettings = DEFAULTS.storage
     made_early: bool = False
+    job: str = ""
+    run: str = ""
 
 
 class Persister:
@@ -125,7 +128,7 @@ class Persister:
     ) -> None:
         self._bus, self._places, self._post = bus, places, post
         self._host, self._daemon = host, daemon
-        self._decider: Decider[Persisting, Input, Effect] = StorageDecider(host, places.patient)
+        self._decider: Decider[Persisting, Input, Effect] = StorageDecider(host, places.patient, places.run)
         self._loop = asyncio.get_running_loop()
         self._lanes = {lane: _lane(lane) for lane in ("digest", "memory", "search", "storage")}
         self._called_off: dict[StorageTask, threading.Event] = {}
@@ -136,11 +139,12 @@ class Persister:
         self._made: set[str] = set()  # the jobs, by uid, whose directories were made early
         self._openings = 0  # how often it was published that this host keeps checkpoints
         self._fetches: dict[PartOfCut, str] = {}  # what a server waits for; why it did not come
-        subjects = everywhere(*(job_facts("*", each.kind()) for each in FOLLOWED))
+        subjects = [job_facts(places.job or "*", each.kind()) for each in FOLLOWED]
         subjects += [host_facts("*", each.kind()) for each in HOSTS]
-        subjects += [
-            of_tenant("*", host_facts("*", each.kind())) for each in HOSTS if "job" in each.__struct_fields__
-        ]
+        if not places.job:
+            subjects += [of_tenant("*", job_facts("*", each.kind())) for each in FOLLOWED]
+            of_jobs = [each for each in HOSTS if "job" in each.__struct_fields__]
+            subjects += [of_tenant("*", host_facts("*", each.kind())) for each in of_jobs]
         self._following = Following(bus, subjects, self._on_fact, self._lose_history, f"{host}.persister")
         self._turns = Turns(self._decide)
         self._closing = False
@@ -196,13 +200,18 @@ class Persister:
             return
         self._openings += 1
         fact = HostStorageOpened(
-            host=self._host, daemon=self._daemon, serves_parts_at=self.serves_at, domain=self._places.domain
+            host=self._host,
+            daemon=self._daemon,
+            serves_parts_at=self.serves_at,
+            domain=self._places.domain,
+            run=self._places.run,
         )
         self._post(fact, f"storage_opened.{self._daemon}.{self._openings}", "")
 
     async def _serve(self) -> Subscription:
         """Answer servers of this host that restore from a part in the memory of a host."""
-        endpoints = dict.fromkeys(everywhere(daemon_subject(self._host, "part")), self._on_wanted)
+        asked = daemon_subject(self._host, "part")
+        endpoints = dict.fromkeys([asked] if self._places.job else everywhere(asked), self._on_wanted)
         return await insist(lambda: self._bus.serve("rover-daemon", endpoints, metadata={"host": self._host}))
 
     async def close(self) -> None:
@@ -276,6 +285,8 @@ class Persister:
             log.warning("a fact cannot be used", subject=stored.subject, why=str(error))
             return
         if not isinstance(fact, FOLLOWED) and not isinstance(fact, HOSTS):
+            return
+        if self._places.job and getattr(fact, "job", self._places.job) != self._places.job:
             return
         if isinstance(fact, CLOSING) and self._loaded:
             self._loaded.unpin(fact.uid, cut=(fact.generation, fact.cut))

@@ -226,11 +226,12 @@ class JobCheckpoints:
 class Persisting:
     """The whole state. `running`: what threads do now; `done`: what is answered, of it `given_up` as failed; `stale` counts refused
     orders. `ended`: jobs whose memory is to be swept, by uid; `swept`: the uids of the last ones whose memory was. `patient`: what
-    the operator set.
+    the operator set. `run`: the uid of the only run that is kept here, in the pod of one of its servers; "": all are.
     """
 
     host: str
     patient: StorageSettings = DEFAULTS.storage
+    run: str = ""
     jobs: Mapping[str, JobCheckpoints] = field(default_factory=dict)
     ended: Mapping[str, str] = field(default_factory=dict)
     swept: tuple[str, ...] = ()

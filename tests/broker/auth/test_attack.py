@@ -17,7 +17,7 @@ from nats.aio.client import Client
 
 from rover_bus.auth.agents import AgentVault
 from rover_bus.auth.rights import RoleName
-from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES
+from rover_bus.auth.roles import ROLES, RUN_ROLES, TENANT_ROLES
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli.tenants import make_tenants, of_registrar
 from rover_bus.events import credentials, subjects
@@ -52,7 +52,7 @@ def broker(tmp_path: Path, vault: Vault) -> Iterator[EmbeddedBroker]:
 
 
 def text(vault: Vault, role: RoleName, job: str = OWN) -> str:
-    if role in ("master", "worker", "ps"):
+    if role in RUN_ROLES:
         return vault.member_credentials(role, job, "u1", f"{role}-0.1", HOST)
     if role == "joiner":
         vault.certificate("127.0.0.2")  # without an authority there are no tokens to join
@@ -233,7 +233,7 @@ async def say_wherever(broker: EmbeddedBroker, secret: str, also: Sequence[str] 
     await client.close()
 
 
-@pytest.mark.parametrize("role", [*MEMBER_ROLES, *TENANT_ROLES])
+@pytest.mark.parametrize("role", [*RUN_ROLES, *TENANT_ROLES])
 def test_no_credentials_of_a_tenant_change_what_is_anothers_or_the_clusters(
     broker: EmbeddedBroker, vault: Vault, role: RoleName
 ) -> None:

@@ -18,7 +18,7 @@ from nats.aio.client import Client
 
 from rover_bus.auth.agents import AgentVault
 from rover_bus.auth.rights import Role, RoleName, filled
-from rover_bus.auth.roles import MEMBER_ROLES, ROLES, TENANT_ROLES
+from rover_bus.auth.roles import ROLES, RUN_ROLES, TENANT_ROLES
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli.tenants import make_whole, of_registrar
 from rover_bus.events import credentials, subjects
@@ -35,7 +35,7 @@ OWN, OTHER = ("demo", "h1"), ("foreign", "h2", "UANOTHER")
 TENANT = "ads"
 USERS = [
     *((role, "") for role in ROLES if role not in TENANT_ROLES),
-    *((role, TENANT) for role in (*MEMBER_ROLES, *TENANT_ROLES)),
+    *((role, TENANT) for role in (*RUN_ROLES, *TENANT_ROLES)),
 ]
 NOBODYS = (
     ">",
@@ -92,7 +92,7 @@ class Stage(NamedTuple):
             return credentials.write(self.applicant)
         if role in TENANT_ROLES:
             return self.vault.person_credentials(role, tenant)
-        if role in MEMBER_ROLES:
+        if role in RUN_ROLES:
             job = subjects.qualified(tenant, OWN[0])
             return self.vault.member_credentials(role, job, "u1", f"{role}-0.1", OWN[1])
         return self.vault.credentials_file(role, OWN[1]).read_text()

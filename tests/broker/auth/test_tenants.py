@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from rover_bus.auth.rights import RoleName
-from rover_bus.auth.roles import MEMBER_ROLES
+from rover_bus.auth.roles import RUN_ROLES
 from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli.staged_cuts import _read_runs
@@ -48,7 +48,7 @@ class Stage(NamedTuple):
 
     async def connect(self, role: RoleName, tenant: str = "", **ways: object) -> NatsBus:
         """Connect a user of a role; of a tenant, or of the control account."""
-        if role in MEMBER_ROLES:
+        if role in RUN_ROLES:
             secret = self.vault.member_credentials(
                 role, subjects.qualified(tenant, "demo"), "u1", f"{role}-0.1", "h1"
             )

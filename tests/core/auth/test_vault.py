@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rover_bus.auth.roles import ASKING_ROLES, MEMBER_ROLES, ROLES, TENANT_ROLES
+from rover_bus.auth.roles import ASKING_ROLES, MEMBER_ROLES, ROLES, RUN_ROLES, TENANT_ROLES
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError, NameRefused
@@ -72,7 +72,7 @@ def test_no_name_widens_what_its_credentials_reach(vault: Vault, job: str) -> No
 def test_a_vault_is_found_by_any_credentials_that_lie_in_it(vault: Vault, tmp_path: Path) -> None:
     for role in ROLES.values():
         path = vault.credentials_file(role.name, "h1")
-        assert path.exists() == (role.name not in (*MEMBER_ROLES, *TENANT_ROLES, *ASKING_ROLES))
+        assert path.exists() == (role.name not in (*RUN_ROLES, *TENANT_ROLES, *ASKING_ROLES))
         assert Vault.beside(path) == vault
     assert Vault.beside(tmp_path / "elsewhere" / "secret") is None
 

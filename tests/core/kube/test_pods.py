@@ -24,6 +24,7 @@ from rover_bus.kube.pods import (
     secret_of,
 )
 from rover_bus.kube.roverjobs import RoverJob
+from rover_bus.kube.sidecars import Sidecars
 from rover_bus.node.port import Incarnation
 
 SETTINGS = PodSettings("example.com/rover", lambda tenant: f"of-{tenant}")
@@ -134,6 +135,53 @@ def test_a_server_that_is_another_user_than_the_nodes_agent_stages_in_its_pod(wh
         return "ROVER_STAGING" in str(manifest(settings, server, "n", secret=False))
 
     assert [staged(65532), staged(1000)] == [True, False]
+
+
+def test_an_agent_beside_a_server_sees_what_it_sees_and_has_a_credential_of_its_own() -> None:
+    main = {
+        "name": "main",
+        "securityContext": {"runAsUser": 7},
+        "envFrom": [{"secretRef": {"name": "store"}}],
+        "volumeMounts": [{"name": "claim", "mountPath": "/c"}],
+    }
+    theirs = {"initContainers": [{"name": "data"}], "containers": [main], "volumes": [{"name": "claim"}]}
+    sidecars = Sidecars(
+        command=["python", "-m", "agent"], size="1Gi", credential_of=lambda _run, pod: f"of {pod}"
+    )
+    settings = PodSettings(
+        "example.com/rover",
+        lambda _: "a",
+        python="/py",
+        environment={"ROVER_STATE_DIR": "/s"},
+        templates={role: {"spec": theirs} for role in ("ps", "worker")},
+        sidecars=sidecars,
+    )
+    server = Incarnation(
+        "ads/clicks", "u1", DesiredMember(member=Member("ps", 0, 1), host="h", command=["python"])
+    )
+    made = manifest(settings, server, "n", secret=True)
+    name, spec = made["metadata"]["name"], made["spec"]
+    data, agent = spec["initContainers"]
+    assert data == {"name": "data"}
+    assert (agent["restartPolicy"], agent["command"]) == ("Always", ["/py", "-m", "agent"])
+    [container] = spec["containers"]
+    for key in ("securityContext", "envFrom", "volumeMounts", "image"):
+        assert agent[key] == container[key], key
+    assert spec["volumes"][-1]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+    told = {each["name"]: each.get("value") for each in agent["env"]}
+    assert (told["ROVER_HOST"], told["ROVER_UID"], told["ROVER_JOB"]) == (name, "u1", "clicks")
+    by_server = {each["name"]: each.get("value") for each in container["env"]}
+    assert by_server["ROVER_STAGES_AT"] == name
+    assert told["ROVER_STAGING"] == by_server["ROVER_STAGING"]
+    keys = [
+        each["valueFrom"]["secretKeyRef"]
+        for one in (agent, container)
+        for each in one["env"]
+        if each["name"] == "ROVER_CREDENTIAL"
+    ]
+    assert keys == [{"name": name, "key": "agent"}, {"name": name, "key": "credential"}]
+    worker = manifest(settings, run(), "n", secret=True)["spec"]
+    assert worker["initContainers"] == [{"name": "data"}]
 
 
 def test_a_credential_stands_in_no_pod_and_nothing_is_placed_before_its_secret() -> None:

@@ -167,13 +167,14 @@ class Script:
         wish = made(JobResumeRequested, words, job="j", by="ann", from_nothing=what == "from_nothing")
         return self._notice(wish)
 
-    def do_join(self, who: str, incarnation: str = "", nonce: str = "") -> list[str]:
+    def do_join(self, who: str, incarnation: str = "", nonce: str = "", stages_at: str = "") -> list[str]:
         role, index = place(who)
         planned = self.decider.state.seats.wanted.get(who)
         number = int(incarnation) if incarnation else planned.member.incarnation if planned else 0
         member = Member(role, index, number)  # type: ignore[arg-type]
         host = planned.host if planned else "h"
-        return self._ask(JoinRequest(member=member, nonce=nonce or f"n-{member}", host=host))
+        nonce = nonce or f"n-{member}"
+        return self._ask(JoinRequest(member=member, nonce=nonce, host=host, stages_at=stages_at))
 
     def do_register(self, who: str, **words: str) -> list[str]:
         words = renamed(words, batch="batch_size")

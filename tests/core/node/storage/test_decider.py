@@ -358,6 +358,27 @@ def test_the_chosen_host_copies_what_another_host_has_digested(state):
     assert sources(state, "ads", "ps-0", (0, 4)) == ["host-b:1"]
 
 
+def test_beside_a_server_only_what_is_beside_servers_of_its_run_now_holds_copies_of_it():
+    """Agents in servers' pods go with them: one that was there counts no more once another has staged its part."""
+    spec = JobSpec(name="ads", program=["x"], data=DataSpec(train="x"), checkpoint=CheckpointSpec(copies=1))
+    opened = [
+        HostStorageOpened(host=host, daemon="d", serves_parts_at=f"{host}:1", run=run)
+        for host, run in ((ME, "u1"), (OTHER, "u1"), ("gone", "u1"), ("of-u2", "u2"), ("node", ""))
+    ]
+    state = after(Persisting(ME, run="u1"), JobSubmitted(job="ads", uid="u1", spec=spec), *opened)
+    assert set(state.peers) == {ME, OTHER, "gone"}
+    mine = cuts.HostPartDigested(host=ME, job="ads", uid="u1", cut=3, generation=0, part="ps-1")
+    assert doing(after(state, digested(3), mine)) == [task("mirror", 3)], "of two there are two holders"
+    assert set(after(Persisting("node"), *opened).peers) == {"node"}, "nodes hold nothing in servers' pods"
+
+
+def test_what_is_beside_a_server_searches_the_storage_of_its_job_whichever_host_is_asked():
+    """Its storage is its pods' own: the node that the master names has no way to it."""
+    search = cuts.CheckpointSearchOrdered(job="ads", uid="u1", search=1, host="node", path="/s", term=1)
+    assert [each.step for each in doing(after(Persisting(ME, run="u1"), search))] == ["search"]
+    assert doing(after(Persisting(ME), search)) == []
+
+
 def test_no_copy_is_made_that_nobody_asked_for(state):
     assert doing(after(state, registered(ME), registered(OTHER), digested(3))) == []
 
