@@ -27,7 +27,7 @@ from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob, counted
 from rover_bus.brain.wishes import CapacityLeft, Wish, predicted, samples_left, size_after
 from rover_bus.events.facts import Size
-from rover_bus.events.job import RoleSpec
+from rover_bus.events.job import JobSpec, RoleSpec
 
 PARTS = (4, 2, 1)
 MOST_OTHERS = 6  # that are tried where hosts have no room for the best
@@ -65,8 +65,7 @@ def offer_start(
         held=held,
         batch_size=float(spec.data.batch_size),
         remaining_samples=left,
-        table_bytes=first.server_memory_bytes
-        * first.servers,  # they are split over the servers that it begins with
+        table_bytes=_split_tables(first, spec, state),
     )
     front = None
     if not isinstance(model, NotEnough):
@@ -128,12 +127,12 @@ def start_with(job: KnownJob, start: StartOffer, decision: PlanDecision) -> Wish
     """The round's answer to a job that waits."""
     if not decision.allocation.workers:
         return CapacityLeft(Reason.NO_CAPACITY, "what runs brings more with the room that a start would take")
-    size = _begun_with(start.first, decision.allocation)
+    size = _begun_with(start, decision.allocation)
     front, model = start.contender.front, start.model
     assert front is not None
     less = [int(row) for row in np.argsort(-front.speed) if front.speed[row] < decision.scores["throughput"]]
     rows = less[:: max(-(-len(less) // MOST_OTHERS), 1)]  # the next best, down to the least
-    others = [_begun_with(start.first, front.allocations[row]) for row in rows]
+    others = [_begun_with(start, front.allocations[row]) for row in rows]
     if model is None:
         detail = _left_out(start, size)
         return Wish(size=size, step="start", constant=start.why.reason, detail=detail, others=others)
@@ -153,6 +152,17 @@ def start_with(job: KnownJob, start: StartOffer, decision: PlanDecision) -> Wish
     )
 
 
+def _split_tables(first: Size, spec: JobSpec, state: BrainState) -> int:
+    """Bytes of tables that a start splits over its servers: all of them.
+
+    0 for a job whose limits follow no forecast, unless no host is large enough for a server as it was asked for: what one needs
+    besides its tables is not known, and a limit that proves too small would stay.
+    """
+    largest = max((host.memory_bytes for host in state.hosts.values()), default=0)
+    splits = spec.plan.relief or first.server_memory_bytes > largest
+    return first.server_memory_bytes * first.servers if splits else 0
+
+
 def _that_hosts_hold(space: PlanSpace, first: Size, state: BrainState) -> PlanSpace:
     """The part of a space whose servers, with their shares of the tables, some host is large enough for."""
     tables = first.server_memory_bytes * first.servers
@@ -161,10 +171,10 @@ def _that_hosts_hold(space: PlanSpace, first: Size, state: BrainState) -> PlanSp
     return dataclasses.replace(space, servers=counts or space.servers[-1:])
 
 
-def _begun_with(first: Size, allocation: Allocation) -> Size:
-    """The first size with the counts and cores of an allocation: its tables are split over as many servers as it begins with."""
-    size, tables = size_after(first, allocation), first.server_memory_bytes * first.servers
-    return size.replace(server_memory_bytes=-(-tables // max(size.servers, 1)))
+def _begun_with(start: StartOffer, allocation: Allocation) -> Size:
+    """The first size with the counts and cores of an allocation, and its share of tables that are split for each server."""
+    size, tables = size_after(start.first, allocation), start.contender.view.table_bytes
+    return size.replace(server_memory_bytes=-(-tables // max(size.servers, 1))) if tables else size
 
 
 def _left_out(start: StartOffer, size: Size) -> str:
