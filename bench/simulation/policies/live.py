@@ -35,7 +35,7 @@ LOOKING_AFTER = ("hosts", "stragglers", "hot server", "leave hosts", "replace", 
 class LiveBrain:
     """The Brain that a cluster runs: `stages` out of 1 (history), 2 (sizes), 3 (stragglers, hot servers, relief, losses)."""
 
-    round_s = 60.0
+    round_s = WINDOW_S
 
     def __init__(self, setting: Setting, stages: frozenset[int] = ALL_STAGES) -> None:
         self.stages = stages
@@ -81,7 +81,10 @@ class LiveBrain:
             for name, placed in self.brain.placements.items()
             if name in held and placed.reason  # else it waits for its first plan
         ]
-        return [wanted for wanted in wishes if wanted.size != held[wanted.job]]
+        changes = [wanted for wanted in wishes if wanted.size != held[wanted.job]]
+        return sorted(
+            changes, key=lambda wanted: _growth(wanted, held[wanted.job])
+        )  # what is given back is free
 
     def observe(self, windows: Sequence[Window]) -> list[Remedy]:
         """Hand samples over, let the Brain's time pass, and return the workers that it replaces."""
@@ -188,6 +191,10 @@ def _wanted(case: Case, placed: JobPlacement) -> Wanted:
     """What the engine is asked for, on the hosts that a plan named."""
     workers, servers = (tuple(map(_number_of, hosts)) for hosts in (placed.worker_hosts, placed.server_hosts))
     return Wanted(case.name, _size(case, placed), workers, servers)
+
+
+def _growth(wanted: Wanted, held: Size | None) -> float:
+    return wanted.size.cores - (held.cores if held is not None else 0.0)
 
 
 def measurement_of(window: Window, case: Case, rates: list[float]) -> Measurement:
