@@ -13,6 +13,7 @@ from typing import Any
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.admitting import admit_hosts
 from rover_bus.cli.registrar import register_runs
+from rover_bus.cli.replicas import raise_replicas
 from rover_bus.cli.rotating import offer_keys
 from rover_bus.cli.tenants import make_whole, of_registrar
 from rover_bus.events.errors import RoverError
@@ -20,7 +21,7 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.purging import keep_purging
 
-AGAIN_S = 0.5
+AGAIN_S, SERVERS_AGAIN_S = 0.5, 10.0
 log = get_logger("rover.serve")
 
 
@@ -35,7 +36,9 @@ async def purge_for_masters(bus: NatsBus) -> None:
 def with_keys(bus: NatsBus, url: str, secret_file: str) -> list[Coroutine[Any, Any, None]]:
     """Return what is done where the keys of the stack are at hand: nothing where they are not."""
     vault = Vault.beside(secret_file) if secret_file else None
-    return [] if vault is None else [_register_runs(bus, url, vault), _admit_hosts(bus, vault)]
+    if vault is None:
+        return []
+    return [_register_runs(bus, url, vault), _admit_hosts(bus, vault), _keep_on_servers(bus, url, vault)]
 
 
 async def _register_runs(bus: NatsBus, url: str, vault: Vault) -> None:
@@ -50,6 +53,18 @@ async def _register_runs(bus: NatsBus, url: str, vault: Vault) -> None:
         except RoverError as error:
             log.warning("runs are not registered yet", why=str(error))
         await asyncio.sleep(AGAIN_S)
+
+
+async def _keep_on_servers(bus: NatsBus, url: str, vault: Vault) -> None:
+    """Streams that were made when fewer servers counted are kept on as many as the others."""
+    left = ["all"]
+    while left and bus.replicas > 1:
+        try:
+            async with of_registrar(url, vault.owner_credentials()) as owner:
+                left = await raise_replicas(owner, vault.tenants, bus.replicas)
+        except RoverError as error:
+            log.warning("streams are not on all servers yet", why=str(error))
+        await asyncio.sleep(SERVERS_AGAIN_S if left else 0)
 
 
 async def _admit_hosts(bus: NatsBus, vault: Vault) -> None:

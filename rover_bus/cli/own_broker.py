@@ -16,6 +16,7 @@ from rover_bus.cli.home import Home
 from rover_bus.cli.supervisor import Note, Tended
 from rover_bus.cli.tended_broker import MendedBroker, RenewedCertificate, WatchedDisk
 from rover_bus.events.broker import ClusterPlace, EmbeddedBroker
+from rover_bus.events.errors import InputError
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 60.0  # it reads its store before it answers
@@ -46,6 +47,7 @@ def start_broker(home: Home, vault: Vault, wanted: OwnBroker, bind: str) -> Embe
     Raises BrokerFailed, BrokerMissing.
     """
     home.adopt_store(vault.control_account)
+    _require_store(home, bool(wanted.cluster_port))
     broker = EmbeddedBroker(
         home.broker,
         host=bind,
@@ -64,6 +66,21 @@ def start_broker(home: Home, vault: Vault, wanted: OwnBroker, bind: str) -> Embe
             )
         )
     return broker.start(START_TIMEOUT_S)
+
+
+def _require_store(home: Home, in_cluster: bool) -> None:
+    """Raise InputError for a store of the other kind: a server would start, and know none of the streams in it."""
+    store = home.broker / "store" / "jetstream"
+    of_cluster = any(store.glob("*/_js_/_meta_"))
+    if in_cluster and not of_cluster and any(store.glob("*/streams/*")):
+        raise InputError(
+            f"{home.broker} holds the streams of a broker that ran alone, and a server of a cluster would not know them: "
+            "begin the cluster with directories that hold only `auth`"
+        )
+    if of_cluster and not in_cluster:
+        raise InputError(
+            f"{home.broker} is of one server of a cluster: start it with --cluster-port and --route, as before"
+        )
 
 
 def care(broker: EmbeddedBroker, say: Callable[[object], None], note: Note) -> list[Tended]:

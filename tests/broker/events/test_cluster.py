@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
@@ -11,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from rover_bus.auth.vault import Vault
+from rover_bus.cli.home import Home
+from rover_bus.cli.own_broker import OwnBroker, start_broker
+from rover_bus.cli.replicas import raise_replicas
 from rover_bus.events.broker import ClusterPlace, EmbeddedBroker
 from rover_bus.events.bus import MESSAGE_ID, Entry
-from rover_bus.events.errors import BusError
+from rover_bus.events.errors import BusError, InputError
 from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.nats_wire import Ways
 from rover_bus.events.streams import BUCKETS, FACTS, LEADERS, STREAMS
 from rover_bus.events.subjects import job_fact
 
@@ -107,6 +112,80 @@ def test_a_server_is_killed_and_nothing_is_lost_or_doubled(
             await bus.close()
 
     asyncio.run(run())
+
+
+def test_streams_that_one_server_kept_are_raised_to_three_and_outlive_it(
+    servers: list[EmbeddedBroker], vault: Vault
+) -> None:
+    async def run() -> None:
+        urls = ",".join(each.url for each in servers)
+        few = await NatsBus.connect(
+            urls, secret=vault.owner_credentials(), timeout_s=10, ways=Ways(replicas=1)
+        )
+        owner = await NatsBus.connect(urls, secret=vault.owner_credentials(), timeout_s=10)
+        try:
+            await insist(lambda: few.ensure(STREAMS, BUCKETS))
+            for number in range(20):
+                await few.append(FACTS, FACT, b"%d" % number)
+            assert len(await owner.differences(STREAMS, BUCKETS)) == len(STREAMS) + len(BUCKETS)
+            async with asyncio.timeout(PATIENCE_S):
+                while await raise_replicas(owner, (), 3):  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+            assert await owner.differences(STREAMS, BUCKETS) == []
+            async with asyncio.timeout(PATIENCE_S):
+                while not (leader := await caught_up(owner)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+            next(each for number, each in enumerate(servers) if f"s{number}" == leader).kill()
+            expected = [b"%d" % number for number in range(20)]
+
+            async def stored() -> list[bytes]:
+                return [each.body async for each in owner.read(FACTS, FACT)]
+
+            assert await insist(stored) == expected
+        finally:
+            await few.close()
+            await owner.close()
+
+    asyncio.run(run())
+
+
+async def caught_up(bus: NatsBus) -> str:
+    """Return the server that leads the facts once the two others have all of them; "" before."""
+    answer = json.loads((await bus.ask(f"$JS.API.STREAM.INFO.{FACTS}", b"", 5.0)).data)
+    cluster = answer.get("cluster", {})
+    replicas = cluster.get("replicas") or []
+    return cluster.get("leader", "") if [each["current"] for each in replicas] == [True, True] else ""
+
+
+def test_a_store_of_one_broker_is_no_server_of_a_cluster_and_none_of_it_is_touched(
+    tmp_path: Path, vault: Vault
+) -> None:
+    """nats-server would start with it, and know none of its streams."""
+    home = Home(tmp_path)
+    ports = free_ports(2)
+    place = OwnBroker(server_name="s0", cluster_port=ports[0], routes=[f"127.0.0.1:{ports[1]}"])
+
+    async def stored(url: str) -> list[bytes]:
+        bus = await NatsBus.connect(url, secret=vault.owner_credentials())
+        try:
+            await bus.ensure(STREAMS, BUCKETS)
+            await bus.append(FACTS, FACT, b"kept")
+            return [each.body async for each in bus.read(FACTS, FACT)]
+        finally:
+            await bus.close()
+
+    with start_broker(home, vault, OwnBroker(), "127.0.0.1") as alone:
+        assert asyncio.run(stored(alone.url)) == [b"kept"]
+    with pytest.raises(InputError, match="ran alone"):
+        start_broker(home, vault, place, "127.0.0.1")
+    with start_broker(home, vault, OwnBroker(), "127.0.0.1") as alone:
+        assert asyncio.run(stored(alone.url)) == [b"kept", b"kept"]
+    other = Home(tmp_path / "other")
+    other.create()
+    start_broker(other, vault, place, "127.0.0.1").stop()
+    start_broker(other, vault, place, "127.0.0.1").stop()
+    with pytest.raises(InputError, match="one server of a cluster"):
+        start_broker(other, vault, OwnBroker(), "127.0.0.1")
 
 
 def port_of(bus: NatsBus) -> str:
