@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import contextlib
 import faulthandler
-import logging
 import os
 import secrets
 import signal
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rover_bus.cli.http_options import HttpOptions, add_http_options
+from rover_bus.cli.log_lines import configure_logs
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.probing import Health, has_replayed, probed
 from rover_bus.cli.supervisor import StartRefusal
@@ -40,6 +40,7 @@ from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
 from rover_bus.events.job import PlanMode
 from rover_bus.events.leadership import Deposed
+from rover_bus.events.logs import bind, get_logger
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.nats_wire import Ways
 from rover_bus.events.programs import OWN_PYTHON
@@ -65,7 +66,7 @@ SPOKEN = {
     "node-agent": "a node's agent",
     "web": "the page's server",
 }
-log = logging.getLogger("rover.serve")
+log = get_logger("rover.serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +116,17 @@ class ServiceOptions:
 def main(arguments: list[str] | None = None) -> int:
     """Run one service until it is told to end; return an exit code as docs/cli.md lists them."""
     options = read_options(arguments)
-    _configure_logs(options)
     faulthandler.enable()  # a crash inside (SIGBUS, SIGSEGV) leaves its lines on stderr, and these go into the event
     if options.ready_file:  # of a former process: a pod's volume outlives its container
         Path(options.ready_file).unlink(missing_ok=True)
     try:
+        configure_logs(options.role, os.environ)
+        if options.job:
+            bind(job=options.job)
         check_open_files(SPOKEN[options.role])
         _run(_serve(options))
     except RoverError as error:
-        log.error("%s", error)
+        log.error(str(error))
         if options.ready_file:
             StartRefusal(str(error), error.exit_code).write(Path(options.ready_file))
         return error.exit_code
@@ -170,13 +173,6 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     add_http_options(parser)
     given = vars(parser.parse_args(arguments))
     return ServiceOptions(http=HttpOptions.take(given), **given)
-
-
-def _configure_logs(options: ServiceOptions) -> None:
-    logging.basicConfig(
-        level=os.environ.get("ROVER_LOG_LEVEL", "INFO").upper(),
-        format=f"%(asctime)s {options.role} %(levelname)s %(name)s %(message)s",
-    )
 
 
 def _run(service: Coroutine[Any, Any, None]) -> None:
@@ -453,7 +449,7 @@ async def _lead_again_and_again(build: Callable[[], Shell], stop: asyncio.Event)
         try:
             await _until(stop, asyncio.ensure_future(build().run()))
         except* Deposed as group:
-            log.info("stands by again: %s", group.exceptions[0])
+            log.info("stands by again", why=str(group.exceptions[0]))
 
 
 async def _until(stop: asyncio.Event, running: asyncio.Future[Any]) -> None:

@@ -47,7 +47,7 @@ WEB_STOP_S = 5.0
 DAEMON_STOP_S = 50.0  # it drains its members first, each within its grace, and waits for a last cut
 DYING_S = 2.0  # for killed processes to be reaped
 # Of our own variables only these pass on to services; the others name a stack, and theirs comes with their arguments.
-PASSED_ON = ("ROVER_LOG_LEVEL", "ROVER_DOMAIN", "ROVER_SHM")
+PASSED_ON = ("ROVER_LOG_LEVEL", "ROVER_LOG_FORMAT", "ROVER_DOMAIN", "ROVER_SHM")
 
 
 class CannotWrite(PermanentError):

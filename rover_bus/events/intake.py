@@ -17,7 +17,7 @@ from rover_bus.events.deciding import Serving, Wiring
 from rover_bus.events.errors import RoverError
 from rover_bus.events.inputs import Input, Observed, Requested, Sampled
 from rover_bus.events.journal import Journal
-from rover_bus.events.logs import get_logger
+from rover_bus.events.logs import Bound, get_logger
 from rover_bus.events.poison import Cause, Failure
 from rover_bus.events.positions import FollowerPosition, purged_beyond
 from rover_bus.events.profiles import AnyProfile, HostProfile
@@ -79,7 +79,8 @@ class Intake:
             text = f"{cause.name} ended {known.incarnations} masters in a row ({known.why}): this release decides on it no more"
             respond(encode(serving.refuse(POISONED, text)))
             return
-        self._submit(Requested(request), respond, cause=cause)
+        with Bound(cause=cause.name):
+            self._submit(Requested(request), respond, cause=cause)
 
     def on_fact(self, stored: Stored) -> None:
         """Take in a fact that was not consumed before."""
@@ -150,7 +151,9 @@ class Intake:
             self.bad_messages += 1
             log.warning("fact skipped", sequence=stored.sequence, why=str(error))
             return
-        self._submit(Observed(fact, f"{FACTS}:{stored.sequence}"), cause=poison.of_fact(stored))
+        source = f"{FACTS}:{stored.sequence}"
+        with Bound(job=getattr(fact, "job", "") or self._wiring.job, cause=source):
+            self._submit(Observed(fact, source), cause=poison.of_fact(stored))
 
     def _left_out(self, cause: Cause) -> Failure | None:
         known = poison.is_left_out(self._journal.failed, cause, self._wiring.release)
