@@ -82,9 +82,7 @@ class LiveBrain:
             if name in held and placed.reason  # else it waits for its first plan
         ]
         changes = [wanted for wanted in wishes if wanted.size != held[wanted.job]]
-        return sorted(
-            changes, key=lambda wanted: _growth(wanted, held[wanted.job])
-        )  # what is given back is free
+        return sorted(changes, key=lambda wanted: _turn(wanted, held[wanted.job]))
 
     def observe(self, windows: Sequence[Window]) -> list[Remedy]:
         """Hand samples over, let the Brain's time pass, and return the workers that it replaces."""
@@ -193,8 +191,9 @@ def _wanted(case: Case, placed: JobPlacement) -> Wanted:
     return Wanted(case.name, _size(case, placed), workers, servers)
 
 
-def _growth(wanted: Wanted, held: Size | None) -> float:
-    return wanted.size.cores - (held.cores if held is not None else 0.0)
+def _turn(wanted: Wanted, held: Size | None) -> tuple[bool, bool]:
+    """What gives room back comes first, then starts, as the Brain has them."""
+    return held is None or wanted.size.cores > held.cores, held is not None
 
 
 def measurement_of(window: Window, case: Case, rates: list[float]) -> Measurement:
