@@ -1,20 +1,44 @@
 """The keys of a stack as one flat folder of files: how a Secret of Kubernetes holds them, and how a pod has it mounted.
 
-Made whole before anything is installed (kube/installing.py); taken into a vault by each process that is started with `--keys`. A
-pod may only read the folder, and its files are its group's too; a vault's are its owner's alone, so each process has a copy.
+Made whole before anything is installed (kube/installing.py), and for each process the part that it needs: the seeds of what it
+signs, and public keys of all else. Taken into a vault by each process that is started with `--keys`. A pod may only read the
+folder, and its files are its group's too; a vault's are its owner's alone, so each process has a copy.
 Which runs have rights is no key: a vault that begins here knows none, until the Brain has read the facts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from rover_bus.auth.secret_files import write_secret
-from rover_bus.auth.vault import ROOT, Vault
+from rover_bus.auth.rights import RoleName
+from rover_bus.auth.roles import ROLES, RUN_ROLES
+from rover_bus.auth.secret_files import PART, write_secret
+from rover_bus.auth.vault import CONTROL, MEMBERS, OBSERVERS, ROOT, SYSTEM, Vault
 from rover_bus.events.errors import InputError
 
 AUTHORITY = "authority.pem"  # beside the folder of keys in a vault
+SOCKETS = "sockets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one process of a stack needs. roles: whose users it makes; seeds: that it signs with besides; files: other secrets."""
+
+    roles: tuple[RoleName, ...] = ()
+    seeds: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+PARTS: Mapping[str, Part] = {
+    # It signs accounts when it starts, and shows a certificate.
+    "broker": Part(seeds=(ROOT,), files=("authority.key",)),
+    # It tells the broker of accounts, owns streams, and gives hosts that join what they need.
+    "brain": Part(roles=("brain", "daemon", *RUN_ROLES), seeds=(ROOT, SYSTEM, CONTROL), files=(SOCKETS,)),
+    # It makes members' credentials, and those of agents; accounts it can give no right to anything.
+    "operator": Part(roles=("daemon", "operator", "registrar", "agent", *RUN_ROLES), files=(SOCKETS,)),
+}
 
 
 def read_keys(folder: Path) -> dict[str, str]:
@@ -23,9 +47,19 @@ def read_keys(folder: Path) -> dict[str, str]:
         files = {each.name: each.read_text() for each in folder.iterdir() if not each.name.startswith(".")}
     except OSError as error:
         raise InputError(f"the keys in {folder} cannot be read: {error.strerror}") from None
-    if f"{ROOT}.nk" not in files:
+    if f"{ROOT}.nk" not in files and PART not in files:
         raise InputError(f"{folder} holds no keys of a stack: `rover kube prepare --keys SECRET` makes them")
     return files
+
+
+def part_of(vault: Vault, process: str) -> dict[str, str]:
+    """Return the files that one process of a stack needs, out of a vault that has all keys."""
+    part, whole = PARTS[process], whole_keys(vault)
+    seeds = {*part.seeds, *(f"role-{role}" for role in part.roles)}
+    public = {ROOT, SYSTEM, CONTROL, MEMBERS, OBSERVERS, *(f"role-{role}" for role in ROLES)} - seeds
+    kept = {*(f"{seed}.nk" for seed in seeds), *part.files, AUTHORITY}
+    files = {name: whole[name] for name in kept}
+    return files | {f"{name}.pub": vault.public_key(name) + "\n" for name in public} | {PART: process + "\n"}
 
 
 def take_keys(vault: Vault, files: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from rover_bus.events.errors import InputError
 
 MOST_SECRET_BYTES = 256
+PART = "part"  # beside keys that are not all of a stack's
 
 
 class CertificateFiles(NamedTuple):
@@ -27,6 +28,7 @@ class CertificateFiles(NamedTuple):
 def read_or_make(path: Path, make: Callable[[], str]) -> str:
     """Return the secret in a file; make it where there is none, whole or not at all. Raises InputError when others can read it."""
     if not path.exists():
+        check_whole(path)
         write_secret(path, make() + "\n", first=True)
     if path.stat().st_mode & 0o077:
         raise InputError(f"others can read the secret in {path}: `chmod 600 {path}`, and replace it")
@@ -35,6 +37,14 @@ def read_or_make(path: Path, make: Callable[[], str]) -> str:
     if not secret:
         raise InputError(f"{path} is empty: restore the directory {path.parent.parent} from a backup")
     return secret
+
+
+def check_whole(path: Path) -> None:
+    """Raise InputError for a key that is not among a part of the keys: a new one would be another than the stack's."""
+    if (path.parent / PART).exists():
+        raise InputError(
+            f"this process has no key {path.stem!r}: what needs it is done by another of the stack"
+        )
 
 
 def write_secret(path: Path, text: str, *, first: bool = False) -> None:

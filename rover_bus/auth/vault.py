@@ -27,7 +27,7 @@ from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.roles import ASKING_ROLES, MEMBER_ROLES, ROLES, RUN_ROLES, TENANT_ROLES
-from rover_bus.auth.secret_files import CertificateFiles, read_or_make, write_secret
+from rover_bus.auth.secret_files import PART, CertificateFiles, check_whole, read_or_make, write_secret
 from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.users import GivenUser, GivenUsers
 from rover_bus.events import credentials
@@ -122,24 +122,21 @@ class Vault:
         two tokens of an account it takes the later one.
         """
         now_s = int(time.time())
-        operator, system = self._seed(ROOT), self._seed(SYSTEM)
-        token = tokens.operator_token(operator, "rover", tokens.public(system), now_s)
+        system = self.public_key(SYSTEM)
+        token = tokens.operator_token(self._seed(ROOT), "rover", system, now_s)
         since_s = now_s if knows_runs else BEFORE_ALL_S
-        signed = {
-            tokens.public(self._seed(each)): self._account_token(each, since_s) for each in self._accounts
-        }
-        signed[tokens.public(system)] = self._account_token(SYSTEM, now_s)
+        signed = {self.public_key(each): self._account_token(each, since_s) for each in self._accounts}
+        signed[system] = self._account_token(SYSTEM, now_s)
         preload = "".join(f'  {key}: "{value}"\n' for key, value in signed.items())
         return (
             f'operator: "{token}"\n'
-            f"system_account: {tokens.public(system)}\n"
+            f"system_account: {system}\n"
             f'resolver: {{ type: full, dir: "{directory}", allow_delete: true, interval: "2m" }}\n'
             f"resolver_preload {{\n{preload}}}\n"
         )
 
     def _account_token(self, account: str, now_s: int) -> str:
-        public = tokens.public(self._seed(account))
-        claims = self._claims(account)
+        public, claims = self.public_key(account), self._claims(account)
         if revoked := self.users.revoked.get(account):
             claims["revocations"] = revoked
         return tokens.account_token(self._seed(ROOT), public, account, claims, now_s)
@@ -302,6 +299,7 @@ class Vault:
 
         key, certificate = self.root / "keys" / "authority.key", self.authority_file
         if not key.exists():
+            check_whole(key)
             made = certificates.make_authority(now)
             write_secret(key, made.key + made.certificate, first=True)
         both = key.read_text()
@@ -352,11 +350,11 @@ class Vault:
             for role in RUN_ROLES
         ]
         if tenant != DEFAULT_TENANT:
-            keys = {role: self._person_seed(role, tenant) for role in TENANT_ROLES}
+            keys = {role: tokens.public(self._person_seed(role, tenant)) for role in TENANT_ROLES}
         else:
             own = [role for role in ROLES if role not in (*RUN_ROLES, *TENANT_ROLES)]
-            keys = {role: self._seed(f"role-{role}") for role in own}
-        return [*of_runs, *(Signer(tokens.public(key), role, tenant=tenant) for role, key in keys.items())]
+            keys = {role: self.public_key(f"role-{role}") for role in own}
+        return [*of_runs, *(Signer(key, role, tenant=tenant) for role, key in keys.items())]
 
     def _run_seed(self, role: RoleName, run: RunOfJob) -> str:
         """Return the key that signs the members of one run: each daemon derives it, and no key is sent anywhere."""
@@ -370,7 +368,8 @@ class Vault:
     def write_credentials(self, host: str) -> None:
         """Write those of the stack's own processes on a host, and of its people."""
         self._tell_public_keys()
-        for role in ROLES:
+        whole = not (self.root / "keys" / PART).exists()
+        for role in (each for each in ROLES if whole or self._seed_file(f"role-{each}").exists()):
             if role not in (*RUN_ROLES, *TENANT_ROLES, *ASKING_ROLES):
                 tags = {"host": host} if "host" in ROLES[role].tags else {}
                 made = self._user(role, role, self._seed(f"role-{role}"), tags)

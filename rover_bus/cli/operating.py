@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rover_bus.auth.agents import AgentVault
+from rover_bus.auth.host_vault import HostVault
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.of_members import commands_of, credential_of, learn_tenant, vault_beside
@@ -130,7 +131,7 @@ async def _connect_asking(options: ServiceOptions, vault: Vault | None) -> NatsB
     """Return a connection that may submit jobs and ask of them. Raises InputError beside the keys of a host that joined."""
     file = options.secret_file
     if vault is not None:
-        if not vault.signs_accounts:
+        if isinstance(vault, HostVault):
             raise InputError(
                 f"{vault.root} holds the keys of a host alone, which submits no jobs: run the operator beside the stack's own keys"
             )

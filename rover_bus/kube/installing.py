@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from rover_bus.auth.agents import AgentVault, parse_pass, write_pass
-from rover_bus.auth.key_folder import take_keys, whole_keys
+from rover_bus.auth.key_folder import PARTS, part_of, take_keys, whole_keys
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.vault import Vault
 from rover_bus.events.errors import Refused
@@ -87,20 +87,41 @@ async def keep_keys(api: Api, secret: Ref) -> list[str]:
     return sorted(new)
 
 
+async def keep_parts(api: Api, keys: Ref) -> None:
+    """Have a Secret for each process of a stack hold what it needs of the keys that another one holds, as they are now."""
+    with _vault_of((await api.read(SECRET, keys)).data) as vault:
+        parts = {process: part_of(vault, process) for process in PARTS}
+    for process, files in parts.items():
+        data = {name: base64.b64encode(text.encode()).decode() for name, text in files.items()}
+        await _put_secret(api, Ref(keys.namespace, f"{keys.name}-{process}"), data)
+
+
+async def _put_secret(api: Api, ref: Ref, data: dict[str, str]) -> None:
+    """Create a Secret, or have one that is there hold this and nothing else."""
+    try:
+        await api.create(
+            SECRET, ref.namespace, {"metadata": {"name": ref.name, "labels": OURS}, "data": data}
+        )
+    except ApiRefused as error:
+        if error.code != "AlreadyExists":
+            raise
+        there = (await api.read(SECRET, ref)).data
+        if there != data:
+            await api.patch(SECRET, ref, {"data": dict.fromkeys(there) | data})
+
+
 async def keep_pass(api: Api, keys: Ref, agents: Ref) -> bool:
     """Have a Secret hold the pass of agents that the stack of these keys takes; return whether it was made."""
     with _vault_of((await api.read(SECRET, keys)).data) as vault:
         made = AgentVault(vault.root).shared_pass
-    body = {"metadata": {"name": agents.name, "labels": OURS}, "stringData": {PASS: write_pass(made)}}
     try:
-        await api.create(SECRET, agents.namespace, body)
-    except ApiRefused as error:
-        if error.code != "AlreadyExists":
-            raise
         there = (await api.read(SECRET, agents)).data.get(PASS, "")
         if parse_pass(base64.b64decode(there)).seal == made.seal:
             return False
-        await api.patch(SECRET, agents, {"stringData": body["stringData"]})
+    except ApiRefused as error:
+        if error.status != 404:
+            raise
+    await _put_secret(api, agents, {PASS: base64.b64encode(write_pass(made).encode()).decode()})
     return True
 
 

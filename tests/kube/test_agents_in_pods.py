@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kube_chart import Release, example, facts, kill, long_job, pods_of, remove_definition, values_here
+from kube_chart import KEYS, Release, example, facts, kill, long_job, pods_of, remove_definition, values_here
 from kube_cluster import Cluster
 from patience import until
 
@@ -58,7 +58,7 @@ def test_a_killed_server_goes_back_to_the_copy_in_another_servers_pod_and_a_dele
     until(lambda: len(facts(address, "long", "checkpoint.redundant")) > ready, "copies in living pods", 0.5)
     release.kubectl("delete", "rj", "long", "--timeout=60s")
     until(lambda: not release.pods("member"), "no pod of the job", 0.5)
-    assert release.secrets() == ["rover-keys"], "no credential of a member, or of what was beside it"
+    assert release.secrets() == KEYS, "no credential of a member, or of what was beside it"
 
 
 def test_a_killed_server_goes_back_to_the_claim_of_its_job(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kube_chart import Release, example, facts, kill, long_job, pods_of, remove_definition, values_here
+from kube_chart import KEYS, Release, example, facts, kill, long_job, pods_of, remove_definition, values_here
 from kube_cluster import Cluster
 from patience import until
 
@@ -74,7 +74,7 @@ def test_a_server_that_was_killed_goes_back_to_the_memory_of_its_node_and_a_dele
     assert (MEMORY / "jobs" / uid).is_dir()
     release.kubectl("delete", "rj", "long", "--timeout=60s")
     until(lambda: not release.pods("member"), "no pod of the job", 0.5)
-    assert sorted(release.secrets()) == ["rover-keys", "rover-node-agent"], "no credential of a member"
+    assert release.secrets() == [*KEYS, "rover-node-agent"], "no credential of a member"
     until(lambda: not list((MEMORY / "jobs").iterdir()), "no shared memory", 0.5)
 
 

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_chart import DEFINITION, ROWS, Release, example, remove_definition, roverjob, state_of, values_here
+from kube_chart import (
+    DEFINITION,
+    KEYS,
+    ROWS,
+    Release,
+    example,
+    remove_definition,
+    roverjob,
+    state_of,
+    values_here,
+)
 from kube_cluster import Cluster
 from patience import until
 
@@ -46,8 +56,11 @@ def test_all_of_it_is_ready_without_rights_it_does_not_need(release: Release) ->
         assert "command" not in container, "the image's entrypoint is what runs"
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        mounted = [each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each]
+        assert mounted == [f"rover-keys-{component}"], "what it needs of the keys, and no more"
         has_token = pod["spec"].get("automountServiceAccountToken", True)
-        assert has_token == (pod["metadata"]["labels"]["app.kubernetes.io/component"] == "operator")
+        assert has_token == (component == "operator")
     left = release.get("sa,role,job", "-l", "app.kubernetes.io/name=rover")["items"]
     assert not [each for each in left if "prepare" in each["metadata"]["name"]], "a hook leaves nothing"
 
@@ -60,7 +73,7 @@ def test_a_roverjob_trains_to_its_end(release: Release, address: list[str], clic
     assert release.get("rj", "clicks")["status"]["committed"] == ROWS
     release.kubectl("delete", "rj", "clicks", "--timeout=60s")
     until(lambda: not members(release), "no pod of the job", 0.5)
-    until(lambda: release.secrets() == ["rover-keys"], "no credential of a member", 0.5)
+    until(lambda: release.secrets() == KEYS, "no credential of a member", 0.5)
 
 
 def members(release: Release) -> list[str]:

@@ -22,6 +22,7 @@ REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy" / "helm" / "rover"
 DATA = "/usr/share/rover"  # where the image has clicks to try with
 ROWS = 4_000
+KEYS = ["rover-keys", "rover-keys-brain", "rover-keys-broker", "rover-keys-operator"]  # Secrets of a release
 DEFINITION = resource_definition()["metadata"]["name"]
 
 
@@ -106,7 +107,7 @@ class Release:
     def secrets(self) -> list[str]:
         """Return the names of those that are not helm's."""
         found = [each["metadata"]["name"] for each in self.get("secrets")["items"]]
-        return [each for each in found if not each.startswith("sh.helm.")]
+        return sorted(each for each in found if not each.startswith("sh.helm."))
 
     def told(self) -> str:
         """What there is to say of an installation that failed."""

@@ -39,7 +39,12 @@ def render(job_file: Path, name: str) -> None:
 
 @kube.command()
 @click.option("--namespace", required=True, help="Of the Secret.")
-@click.option("--keys", default="", metavar="SECRET", help="Have this Secret hold all keys of a stack.")
+@click.option(
+    "--keys",
+    default="",
+    metavar="SECRET",
+    help="Have this Secret hold all keys of a stack, and one a process what it needs of them.",
+)
 @click.option(
     "--agents", default="", metavar="SECRET", help="Have this Secret hold the pass of nodes' agents."
 )
@@ -51,7 +56,7 @@ def prepare(namespace: str, keys: str, agents: str, definition: bool, kubeconfig
     A definition that a RoverJob which has not ended does not satisfy is refused (exit code 3), and the RoverJob is named.
     """
     from rover_bus.kube.api import Api
-    from rover_bus.kube.installing import keep_keys, keep_pass, put_definition
+    from rover_bus.kube.installing import keep_keys, keep_parts, keep_pass, put_definition
     from rover_bus.kube.kinds import Ref
 
     async def work() -> None:
@@ -63,6 +68,7 @@ def prepare(namespace: str, keys: str, agents: str, definition: bool, kubeconfig
             if keys:
                 made = await keep_keys(api, Ref(namespace, keys))
                 click.echo(f"keys: {len(made)} made, in the Secret {namespace}/{keys}")
+                await keep_parts(api, Ref(namespace, keys))
             if keys and agents:
                 new = await keep_pass(api, Ref(namespace, keys), Ref(namespace, agents))
                 click.echo(f"agents: their pass {'made' if new else 'is'} in the Secret {namespace}/{agents}")

@@ -84,11 +84,19 @@ securityContext:
 {{- end }}
 {{- end }}
 
+{{- /* What one process needs of the keys (rover kube prepare): (list . "broker"). */ -}}
 {{- define "rover.keyVolume" -}}
-{{- if not .Values.nats.url }}
+{{- $root := index . 0 }}
+{{- if not $root.Values.nats.url }}
 - name: keys
-  secret: {secretName: {{ include "rover.keys" . }}, defaultMode: 0440}
+  secret: {secretName: {{ include "rover.keys" $root }}-{{ index . 1 }}, defaultMode: 0440}
 {{- end }}
+{{- end }}
+
+{{- /* All Secrets that `rover kube prepare` makes. */ -}}
+{{- define "rover.secrets" -}}
+{{- $keys := include "rover.keys" . }}
+{{- list $keys (printf "%s-broker" $keys) (printf "%s-brain" $keys) (printf "%s-operator" $keys) (include "rover.agent" .) | toJson }}
 {{- end }}
 
 {{- define "rover.agent" -}}
