@@ -44,6 +44,7 @@ may scrape. On loopback looking and scraping need none. An error is `{"code": ..
 |---|---|---|
 | `GET /healthz` | nothing | 200 while the process answers |
 | `GET /readyz` | nothing | 200 once all that is stored has been read, while the broker is there; else 503 |
+| `GET /` | nothing | the page; its files are below `/static` |
 | `GET /metrics` | metrics | [metrics](metrics.md) for Prometheus |
 """
 

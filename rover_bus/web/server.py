@@ -23,6 +23,7 @@ from rover_bus.web.openapi import document
 from rover_bus.web.port import Page
 from rover_bus.web.rendering import CONTENT_TYPE, Rendering
 from rover_bus.web.routes import API, ROUTES, HttpRoute
+from rover_bus.web.static_files import FILES
 from rover_bus.web.streaming import STREAMS, OpenStreams
 
 MOST_BODY_BYTES = 16 << 10
@@ -71,6 +72,8 @@ class WebServer:
             ("/readyz", "readyz", "nothing", self._readiness),
             ("/metrics", "metrics", "metrics", self._metrics),
             (f"{API}/openapi.json", "openapi", "look", self._openapi),
+            ("/", "page", "nothing", _page),
+            ("/static/{name}", "static", "nothing", _static),
         )
         for path, name, need, handler in own:
             router.add_get(path, handler)
@@ -140,6 +143,23 @@ class WebServer:
         return show
 
 
+async def _page(_request: web.Request) -> web.Response:
+    return _file("index.html")
+
+
+async def _static(request: web.Request) -> web.Response:
+    return _file(request.match_info["name"])
+
+
+def _file(name: str) -> web.Response:
+    found = FILES.get(name)
+    if found is None:
+        raise web.HTTPNotFound
+    return web.Response(
+        body=found.body, content_type=found.kind, charset="utf-8", headers={"Cache-Control": "no-cache"}
+    )
+
+
 def _pattern(path: str) -> str:
     return path.replace("{plan}", "{plan:[0-9]{1,9}}")
 
@@ -163,4 +183,13 @@ def _status(error: RoverError) -> int:
     return 500
 
 
-ROUTE_NAMES = ("healthz", "readyz", "metrics", "openapi", "unknown", *(route.name for route in ROUTES))
+ROUTE_NAMES = (
+    "healthz",
+    "readyz",
+    "metrics",
+    "openapi",
+    "page",
+    "static",
+    "unknown",
+    *(route.name for route in ROUTES),
+)

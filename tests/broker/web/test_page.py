@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -10,88 +9,21 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import jsonschema
 import pytest
-from all_rights import connect
-from asked_page import AskedPage, page_of
 from outside import rover
 from patience import until
 from prometheus_client.parser import text_string_to_metric_families
-from small_job import SmallJob
-
-from rover_bus.cli.own_broker import LOOPBACK
-from rover_bus.cli.stack import Here, RunningStack
-from rover_bus.events import subjects
-from rover_bus.events.codec import encode
-from rover_bus.events.envelope import Envelope
-from rover_bus.events.plan_facts import PlanProposed
-from rover_bus.events.reading import digest, event_id
-from rover_bus.events.streams import FACTS
+from waiting_plan import PLAN, Scene, waiting_plan
 
 pytestmark = pytest.mark.broker
-APPROVED = 'plan = { mode = "approve", window = "5m" }'
-PLAN = 50
-
-
-class Scene(NamedTuple):
-    """A stack with a page, and a job that waits for a person's word on its first plan."""
-
-    stack: RunningStack
-    page: AskedPage
-    job: SmallJob
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder: Path = tmp_path_factory.mktemp("page")
-    with RunningStack(folder / "state", here=Here(page=LOOPBACK)) as stack:
-        page = page_of(stack)
-        until(lambda: page.ready, "the page")
-        job = SmallJob(
-            folder=folder,
-            home=folder / "state",
-            rows=40_000,
-            epochs=1,
-            workers=0,
-            start=1,
-            servers=1,
-            checkpoint="",
-            top=APPROVED,
-        )
-        job.submit()
-        until(
-            lambda: shown(page, job).get("committed"), "training", more=lambda: page.ask("/api/v1/jobs").body
-        )
-        asyncio.run(propose(folder / "state", job.name))
-        until(
-            lambda: shown(page, job)["plan_waits"] == PLAN,
-            "a plan that waits",
-            more=lambda: job.facts("plan.refused"),
-        )
-        yield Scene(stack, page, job)
-        job.finish()
-
-
-def shown(page: AskedPage, job: SmallJob) -> dict[str, Any]:
-    """Return the job as it is listed."""
-    return next((each for each in page.ask("/api/v1/jobs").json if each["job"] == job.name), {})
-
-
-async def propose(home: Path, job: str) -> None:
-    """Store a plan as a Brain would that wants two workers: none here would try that while the test lasts."""
-    place, size = (1_000_000, 0), {"workers": 2, "servers": 1}
-    fact = PlanProposed(
-        job=job, plan=PLAN, brain_term=1, brain_position=place, step="scale", mode="approve", **size
-    )
-    body, id_ = encode(fact), event_id("brain", 1, 1, place)
-    envelope = Envelope(id=id_, type=fact.tag(), source="brain", job=job, term=1, digest=digest(body))
-    bus = await connect(home)
-    try:
-        await bus.append(FACTS, subjects.job_fact(job, fact.kind()), body, headers=envelope.headers())
-    finally:
-        await bus.close()
+    with waiting_plan(tmp_path_factory.mktemp("page")) as there:
+        yield there
 
 
 def test_a_word_needs_a_token_that_may_act_from_our_own_page_and_is_logged_in_its_name(scene: Scene) -> None:
