@@ -257,7 +257,7 @@ class Runtime:
     def _replace(self, job: Job, member: int) -> None:
         """Start a worker in another's place. Where there is room the slow one works on until the new one is there."""
         live, held = job.live, self.machines.sizes[job.case.name]
-        if live is None or live.workers < 2 or live[:4] != held[:4]:
+        if live is None or live[:4] != held[:4]:
             return
         ready = self.now + float(self.weather.start_s(job.rng, 1)[0])
         job.less_work.clear()
@@ -266,7 +266,10 @@ class Runtime:
             job.leaving = member
             return
         job.discharge(member)
-        job.live = live._replace(workers=live.workers - 1)
+        if live.workers == 1:
+            self._stand_still(job)
+        else:
+            job.live = live._replace(workers=live.workers - 1)
 
     def replaced(self, job: Job) -> None:
         """The new worker is there: the slow one goes, and so does what both held together."""

@@ -204,6 +204,24 @@ def test_hosts_without_room_are_not_taken_though_a_policy_names_them() -> None:
     assert machines.sizes[found.case.name].workers == 2
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_lone_worker_is_replaced_too(nodes: int) -> None:
+    runtime, found = running(nodes)
+    runtime.apply(found, Wanted(found.case.name, runtime.machines.sizes[found.case.name]._replace(workers=1)))
+    runtime.machines.cores[1:] = 0.0
+    if nodes == 1:
+        runtime.machines.cores[:] = 0.0
+    pace = found.own[0]
+    runtime.remedy(found, "replace_worker", 0)
+    assert (found.state == "stopped") == (nodes == 1), (
+        "without room for both it stands still until the other is there"
+    )
+    assert found.leaving == (0 if nodes == 2 else None)
+    if nodes == 1:
+        assert found.until > runtime.now
+        assert found.own[0] != pace
+
+
 def test_a_replacement_that_is_given_up_leaves_the_job_as_large_as_it_was() -> None:
     runtime, found = running(nodes=3)
     before = runtime.machines.sizes[found.case.name].workers
