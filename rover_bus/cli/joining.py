@@ -75,15 +75,15 @@ def joined_stack(home: Home, here: Here, settings: Sequence[str]) -> RunningStac
 
 def address_towards(url: str) -> str:
     """Return the address of this machine by which it reaches a broker. Raises BusError where there is no way to it."""
-    named = urlsplit(url)
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((named.hostname, named.port))  # sends nothing
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise BusError(
-            f"this machine has no way to {url} ({error.strerror}): name its address with --bind"
-        ) from None
+    problem = ""
+    for server in map(urlsplit, url.split(",")):
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((server.hostname, server.port))  # sends nothing
+                return str(probe.getsockname()[0])
+        except OSError as error:
+            problem = str(error.strerror)
+    raise BusError(f"this machine has no way to {url} ({problem}): name its address with --bind")
 
 
 async def _ask(token: JoinToken, token_file: str, keys: JoiningKeys, request: HostJoinRequest) -> HostGrant:

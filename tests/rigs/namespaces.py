@@ -28,6 +28,36 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 """
 
 
+CARRY = """
+import ctypes, fcntl, heapq, os, random, select, struct, sys, time
+inner, outer, to, delay_s, lost = *sys.argv[1:4], float(sys.argv[4]), float(sys.argv[5])
+libc = ctypes.CDLL(None, use_errno=True)
+def tap(namespace, name):
+    with open(f"/run/netns/{namespace}") as there:
+        if libc.setns(there.fileno(), 0x40000000):  # CLONE_NEWNET
+            raise OSError(ctypes.get_errno(), "setns")
+    file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(file, 0x400454ca, struct.pack("16sH14x", name.encode(), 0x1002))  # TUNSETIFF: a tap, without a header
+    return file
+ends = tap(inner, "eth0"), tap(outer, to)
+print("ready", flush=True)
+queued, number = [], 0
+while True:
+    pause = max(queued[0][0] - time.monotonic(), 0) if queued else None
+    for file in select.select(ends, [], [], pause)[0]:
+        frame = os.read(file, 1 << 16)
+        if random.random() >= lost:
+            number += 1
+            heapq.heappush(queued, (time.monotonic() + delay_s, number, ends[file == ends[0]], frame))
+    while queued and queued[0][0] <= time.monotonic():
+        try:
+            os.write(queued[0][2], queued[0][3])
+        except OSError:
+            pass  # the other end is down
+        heapq.heappop(queued)
+"""
+
+
 def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
@@ -70,6 +100,33 @@ class Network:
         """Take a machine's link down."""
         _ip("-n", self.switch.namespace, "link", "set", f"to-{name}", "down")
 
+    def mend(self, name: str) -> None:
+        """Take a machine's link up again."""
+        _ip("-n", self.switch.namespace, "link", "set", f"to-{name}", "up")
+
+    @contextmanager
+    def worse(self, name: str, delay_s: float, lost: float) -> Iterator[None]:
+        """Have a machine's link take so long each way and lose a share of its packets, until the `with` ends: it is another one.
+
+        The kernel here has no netem: a process carries every frame between two taps.
+        """
+        machine, switch = self.machines[name], self.switch
+        self.cut(name)
+        _ip("-n", machine.namespace, "link", "delete", "eth0")
+        command = [sys.executable, "-c", CARRY, machine.namespace, switch.namespace, f"to-{name}"]
+        with subprocess.Popen(
+            [*command, str(delay_s), str(lost)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n", "the link was not made"
+                _attach(switch, f"to-{name}", machine)
+                yield
+                assert process.poll() is None, "the link has ended early"
+            finally:
+                process.kill()
+        _connect(switch, name, machine)
+
     @contextmanager
     def captured(self, file: Path) -> Iterator[None]:
         """Write every packet between machines to a file, until the `with` ends."""
@@ -107,9 +164,15 @@ def network(*names: str) -> Iterator[Network]:
 
 
 def _connect(switch: Machine, name: str, machine: Machine) -> None:
-    of_switch, of_machine = ("-n", switch.namespace), ("-n", machine.namespace)
+    of_switch = ("-n", switch.namespace)
     to = f"to-{name}"
     _ip(*of_switch, "link", "add", to, "type", "veth", "peer", "name", "eth0", "netns", machine.namespace)
+    _attach(switch, to, machine)
+
+
+def _attach(switch: Machine, to: str, machine: Machine) -> None:
+    """Give a link's two ends to the bridge and to the machine."""
+    of_switch, of_machine = ("-n", switch.namespace), ("-n", machine.namespace)
     _ip(*of_switch, "link", "set", to, "master", "bridge")
     _ip(*of_switch, "link", "set", to, "up")
     _ip(*of_machine, "address", "add", f"{machine.address}/24", "dev", "eth0")

@@ -8,17 +8,14 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import clocks
 import pytest
 from clocks import by_another_clock
-from namespaces import Machine, Network, network, why_not
-from outside import ROVER
-from patience import PATIENCE_S, until
-from small_job import SmallJob
-from taken_away import take_away
+from machines import JobOnMachines, Stacks, run_on
+from namespaces import Network, network, why_not
+from patience import until
 
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
@@ -29,67 +26,6 @@ LACKS = why_not()
 IN_THE_CLEAR = (MAGIC, b"rover.job.", b'INFO {"server_id"')
 FRAME = re.compile(rb"RPS1...\0.....\0\0\0", re.DOTALL)
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(bool(LACKS), reason=LACKS or "all is there")]
-
-
-@dataclass(kw_only=True)
-class JobOnMachines(SmallJob):
-    """A small job that is submitted and followed from one of the machines."""
-
-    machine: Machine = field(default_factory=lambda: Machine("", ""))
-
-    def rover(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return run_on(self.machine, self.home, *words, cwd=self.folder)
-
-
-def run_on(machine: Machine, home: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*machine.within, *ROVER, *words, "--dir", str(home)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-
-
-class Stacks:
-    """What runs on the machines, each in a directory of its own; ended with the test, however it ends."""
-
-    def __init__(self, folder: Path, ends: ExitStack) -> None:
-        self._folder, self._ends = folder, ends
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def home(self, name: str) -> Home:
-        return Home(self._folder / name)
-
-    def start(self, machine: Machine, name: str, *words: str, around: Sequence[str] = ()) -> None:
-        """Start a stack or a host; `around`: a command that runs it in a world of its own."""
-        log = (self._folder / f"{name}.log").open("wb")
-        self._ends.callback(log.close)
-        command = [*machine.within, *around, *ROVER, *words, "--dir", str(self.home(name).root)]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        self.processes[name] = process
-        self._ends.callback(self._end, name)
-        until(lambda: self._serves(name), f"host {name}", more=(self._folder / f"{name}.log").read_text)
-
-    def lose(self, name: str) -> None:
-        """Take it away as a power cut does."""
-        process = self.processes[name]
-        process.kill()
-        process.wait()
-        take_away(self.home(name))
-
-    def _serves(self, name: str) -> bool:
-        assert self.processes[name].poll() is None, (self._folder / f"{name}.log").read_text()
-        return (self.home(name).root / "stack.json").exists()
-
-    def _end(self, name: str) -> None:
-        process = self.processes[name]
-        process.terminate()
-        try:
-            process.wait(PATIENCE_S)
-        finally:
-            self.lose(name)
 
 
 class Scene:
