@@ -16,6 +16,7 @@ from typing import Literal
 
 ROOT = Path(__file__).parents[1]
 RULES, TESTS = ROOT / "deploy/prometheus/rover.rules.yml", ROOT / "deploy/prometheus/rover.tests.yml"
+CHARTS = ROOT / "deploy/helm/rover/files/rover.rules.yml"  # a chart reads no file outside its folder
 RUNBOOK = ROOT / "docs/operations/runbook.md"
 BEGIN, END = "<!-- alerts: written by `make docs` -->", "<!-- end of alerts -->"
 MADE = "# Written by `make docs` from docs/make_alerts.py.\n"
@@ -312,6 +313,7 @@ def main(arguments: list[str]) -> int:
     after = rest.split(END)[1]
     made = {
         RULES: MADE + json.dumps(rules(), indent=2) + "\n",
+        CHARTS: MADE + json.dumps(rules(), indent=2) + "\n",
         TESTS: MADE + json.dumps(tests(), indent=2) + "\n",
         RUNBOOK: f"{before}{BEGIN}\n{''.join(entries())}{END}{after}",
     }

@@ -38,6 +38,8 @@ PARTS: Mapping[str, Part] = {
     "brain": Part(roles=("brain", "daemon", *RUN_ROLES), seeds=(ROOT, SYSTEM, CONTROL), files=(SOCKETS,)),
     # It makes members' credentials, and those of agents; accounts it can give no right to anything.
     "operator": Part(roles=("daemon", "operator", "registrar", "agent", *RUN_ROLES), files=(SOCKETS,)),
+    # It looks, and stores words on plans.
+    "web": Part(roles=("web",)),
 }
 
 

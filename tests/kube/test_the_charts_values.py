@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec.yaml
 import pytest
 from kube_chart import CHART, values_here
 from kube_cluster import Cluster
@@ -59,12 +60,21 @@ MATRIX: dict[str, dict[str, Any]] = {
         "nats": {"sync": "default", "store": {"storageClass": "fast"}},
     },
     "a template for members": values_here(),
+    "a page": {
+        "web": {"enabled": True, "tls": "page-tls", "tokens": "page-tokens", "names": ["rover.example"]}
+    },
+    "a page for all, of a broker that is there": {
+        "web": {"enabled": True, "tls": "page-tls", "tokens": "page-tokens", "openMetrics": True},
+        "nats": {"url": "nats://nats.example:4222", "secret": "word"},
+    },
 }
 REFUSED: dict[str, dict[str, Any]] = {
     "a key that is none": {"brains": {}},
     "a size that is none": {"nats": {"store": {"size": "much"}}},
     "a kind of agent that is none": {"nodeAgent": {"mode": "sidecars"}},
     "a memory that is no path": {"nodeAgent": {"memory": "dev/shm"}},
+    "a page without a certificate": {"web": {"enabled": True, "tokens": "page-tokens"}},
+    "a page without tokens": {"web": {"enabled": True, "tls": "page-tls"}},
     "no Brain": {"brain": {"replicas": 0}},
     "a broker without a secret": {"nats": {"url": "nats://n:4222"}},
     "a tag for a digest": {"image": {"digest": "latest"}},
@@ -99,3 +109,24 @@ def test_values_that_mean_nothing_are_refused(
     made = rendered(cluster, values, tmp_path)
     assert made.returncode != 0
     assert "values don't meet the specifications of the schema" in made.stderr
+
+
+def test_what_watches_the_page_has_its_port_and_the_alerts_of_the_runbook(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    watched = {
+        "serviceMonitor": {"enabled": True, "tokenSecret": "scraper"},
+        "prometheusRule": {"enabled": True},
+    }
+    page = {"enabled": True, "tls": "page-tls", "tokens": "page-tokens", **watched}
+    made = rendered(cluster, {"web": page}, tmp_path)
+    assert made.returncode == 0, made.stderr
+    objects = [msgspec.yaml.decode(text) for text in made.stdout.split("\n---\n") if "kind:" in text]
+    found = {each["kind"]: each for each in objects}
+    (endpoint,) = found["ServiceMonitor"]["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True
+    assert endpoint["authorization"]["credentials"] == {"name": "scraper", "key": "token"}
+    services = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Service"}
+    assert endpoint["port"] in {port["name"] for port in services["rover-web"]["ports"]}
+    rules = CHART.parents[1] / "prometheus" / "rover.rules.yml"
+    assert found["PrometheusRule"]["spec"] == msgspec.yaml.decode(rules.read_text())

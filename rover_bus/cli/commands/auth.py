@@ -324,19 +324,26 @@ def token(stack: Address, out: str, ttl: str) -> None:
 @click.option("--metrics", is_flag=True, help="It only scrapes /metrics: for Prometheus.")
 @click.option("--remove", is_flag=True, help="Take the tokens of NAME away instead.")
 @click.option("--out", default="", metavar="FILE", help="Write it there, for its owner alone [stdout].")
+@click.option(
+    "--file", default="", metavar="FILE", help="The file of tokens that is meant [the stack's own]."
+)
 @directory_option
-def page_token(name: str, look: bool, metrics: bool, remove: bool, out: str, directory: str) -> None:
+def page_token(  # noqa: PLR0913 - the options of a command
+    name: str, look: bool, metrics: bool, remove: bool, out: str, file: str, directory: str
+) -> None:
     """Make a token for the page, the API or the metrics, in the name of NAME [yours]. It is shown once.
 
     What is done with it bears NAME in the job's log. It travels in the Authorization header, `Bearer TOKEN`.
     """
+    from contextlib import nullcontext
+
     from rover_bus.auth.page_tokens import PageTokens
     from rover_bus.auth.secret_files import write_secret
     from rover_bus.cli.submission import asker
 
-    name = name or asker()
-    with _vault(Home.find(directory).of_running()) as vault:
-        tokens = PageTokens(Home(vault.root.parent).page_tokens)
+    name, home = name or asker(), Home.find(directory).of_running()
+    tokens = PageTokens(Path(file).absolute() if file else home.page_tokens)
+    with nullcontext() if file else _vault(home):
         if remove:
             if not tokens.remove(name):
                 raise InputError(f"there is no token of {name!r}")

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from rover_bus.cli.given_keys import keys_option, secret_of
 from rover_bus.cli.http_options import LOOPBACK, PORT
 from rover_bus.cli.service_words import words_of
 
@@ -18,6 +19,7 @@ from rover_bus.cli.service_words import words_of
     envvar="ROVER_SECRET_FILE",
     help="Credentials of the role `web` [those of the stack that runs here].",
 )
+@keys_option
 @click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
 @click.option(
     "--listen",
@@ -46,6 +48,7 @@ from rover_bus.cli.service_words import words_of
 def web(  # noqa: PLR0913 - the options of a command
     url: str,
     secret_file: str,
+    keys: str,
     directory: str,
     tokens: str,
     names: tuple[str, ...],
@@ -56,7 +59,10 @@ def web(  # noqa: PLR0913 - the options of a command
     """Serve the page, the API and the metrics of a stack until SIGTERM or Ctrl-C. `rover up` does so by itself."""
     from rover_bus.cli import serve
     from rover_bus.cli.connection import find_stack
+    from rover_bus.cli.home import Home
 
+    if keys:
+        secret_file = secret_of(Home.find(directory), keys, "web")
     if not url:
         stack = find_stack(directory, "", "")
         url = stack.url

@@ -96,7 +96,7 @@ securityContext:
 {{- /* All Secrets that `rover kube prepare` makes. */ -}}
 {{- define "rover.secrets" -}}
 {{- $keys := include "rover.keys" . }}
-{{- list $keys (printf "%s-broker" $keys) (printf "%s-brain" $keys) (printf "%s-operator" $keys) (include "rover.agent" .) | toJson }}
+{{- list $keys (printf "%s-broker" $keys) (printf "%s-brain" $keys) (printf "%s-operator" $keys) (printf "%s-web" $keys) (include "rover.agent" .) | toJson }}
 {{- end }}
 
 {{- define "rover.agent" -}}
