@@ -46,6 +46,7 @@ LOOK_S = 2.0  # between looks at what is there
 SIZES_S = 15.0  # and at how much is stored
 EVERYTHING = ">"
 MOST_STEPS = 2000  # of a story
+STEP = 256  # facts that are read at once, on the way back
 
 
 @dataclass(slots=True)
@@ -176,16 +177,24 @@ class ShownStack:
     async def past(self, job: str, before: int | None, count: int) -> list[EventShown]:
         end = self.sequence + 1 if before is None else before
         at_hand = [each for each in self.picture.recent if each.stored.sequence < end]
-        found = [each for each in at_hand if _is_of(each, job)]
         begins = at_hand[0].stored.sequence if at_hand else end
-        while len(found) < count and begins > 1:
-            first = max(1, begins - max(count, 256))
-            found = [each async for each in self._read(first, begins) if _is_of(each, job)] + found
-            begins = first
-        return [shown(each) for each in found[len(found) - min(count, len(found)) :]]
+        found = [each for each in at_hand if _is_of(each, job)]
+        if len(found) < count:
+            found = await self._before(job, begins, count - len(found)) + found
+        return [shown(each) for each in _last(found, count)]
 
-    async def _read(self, first: int, end: int) -> AsyncGenerator[Happened, None]:
-        async with aclosing(open_read(self.bus, FACTS, EVERYTHING, first)) as reading:
+    async def _before(self, job: str, end: int, count: int) -> list[Happened]:
+        """Return the last facts before a sequence: of a job what its own subject has, without reading what others' have."""
+        if job:
+            return [each async for each in self._read(1, end, _subject_of(job))]
+        found, first = list[Happened](), end
+        while len(found) < count and first > 1:
+            last, first = first, max(1, first - max(count, STEP))
+            found = [each async for each in self._read(first, last)] + found
+        return found
+
+    async def _read(self, first: int, end: int, subject: str = EVERYTHING) -> AsyncGenerator[Happened, None]:
+        async with aclosing(open_read(self.bus, FACTS, subject, first)) as reading:
             async for stored in reading:
                 if stored.sequence >= end:
                     return
@@ -241,6 +250,17 @@ def shown(happened: Happened) -> EventShown:
         text=event_text(happened),
         body=record["body"],
     )
+
+
+def _last(found: list[Happened], count: int) -> list[Happened]:
+    return found[len(found) - min(count, len(found)) :]
+
+
+def _subject_of(job: str) -> str:
+    """Return the filter for the facts of a job, wherever its account is."""
+    tenant, bare = subjects.split_job(job)
+    own = subjects.job_facts(bare)
+    return own if tenant == subjects.DEFAULT_TENANT else subjects.of_tenant(tenant, own)
 
 
 def _is_of(happened: Happened, job: str) -> bool:

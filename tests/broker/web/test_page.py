@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import statistics
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
 import pytest
+from all_rights import connect
 from outside import rover
 from patience import until
 from prometheus_client.parser import text_string_to_metric_families
 from waiting_plan import PLAN, Scene, waiting_plan
+
+from rover_bus.cli.page import ShownStack
 
 pytestmark = pytest.mark.broker
 
@@ -75,6 +80,47 @@ def test_what_it_says_of_a_job_is_what_commands_say(scene: Scene) -> None:
     applied = next(each for each in events if each["kind"] == "plan.applied")
     story = page.ask(f"/api/v1/events/{applied['sequence']}/story").json
     assert story[0]["event"]["kind"] == "job.submitted"
+
+
+def test_what_happened_before_is_the_same_whether_it_is_at_hand_or_read(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process has the newest facts at hand; a picture that keeps three reads all others from the stream."""
+    stored = [json.loads(line) for line in scene.job.rover("events", "--json").stdout.splitlines()]
+    numbers = [int(each["id"].partition(":")[2]) for each in stored]
+    end = numbers[-1] + 1
+
+    async def read() -> dict[str, list[int]]:
+        bus = await connect(scene.stack.home.root)
+        try:
+            shown = ShownStack.on(bus)
+            await shown.picture.follow(bus)
+            await shown.picture.beyond(numbers[-1] - 1)
+            shown.picture.recent = deque(shown.picture.recent, maxlen=3)
+            asked = {
+                "all": ("", end, 1000),
+                "seven": ("", end, 7),
+                "job": (scene.job.name, end, 1000),
+                "old": ("", 9, 4),
+            }
+            return {
+                name: [each.sequence for each in await shown.past(job, before, count)]
+                for name, (job, before, count) in asked.items()
+            }
+        finally:
+            await bus.close()
+
+    monkeypatch.setattr("rover_bus.cli.page.STEP", 5)
+    read_there = asyncio.run(read())
+    assert read_there["all"] == numbers
+    assert read_there["seven"] == numbers[-7:]
+    assert read_there["old"] == [each for each in numbers if each < 9][-4:]
+    on_job = [
+        int(each["id"].partition(":")[2]) for each in stored if f".job.{scene.job.name}." in each["subject"]
+    ]
+    assert [each for each in read_there["job"] if each < numbers[-3]] == [
+        each for each in on_job if each < numbers[-3]
+    ]
 
 
 def test_every_answer_satisfies_the_document_that_describes_it(scene: Scene) -> None:
