@@ -6,6 +6,7 @@ after the loss of a cluster.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -52,8 +53,8 @@ def on_storage(command: F) -> F:
 
     @wraps(command)
     def run(*arguments: Any, whose: str, directory: str, url: str, secret_file: str, **options: Any) -> Any:
-        tenant = split_name(options, whose)
         named = NamedStack(directory, url, secret_file)
+        tenant = split_name(options, whose) or _tenant_of(named)
         return command(*arguments, named=named, **options | {"job": qualified(tenant, options["job"])})
 
     wrapped: Any = run
@@ -69,6 +70,18 @@ def on_storage(command: F) -> F:
     ):
         wrapped = option(wrapped)
     return cast("F", wrapped)
+
+
+def _tenant_of(named: NamedStack) -> str:
+    """Return whose people the credentials of a stack that is named by its URL are for; "" for all others. Raises InputError."""
+    from rover_bus.cli.connection import find_stack
+    from rover_bus.events import credentials
+
+    if not named.url and (named.directory or not os.environ.get("ROVER_URL")):
+        return ""
+    file = find_stack(*named).secret_file
+    user = credentials.read(credentials.read_file(file)) if file else None
+    return user.tenant if user else ""
 
 
 def _storage(job: str, storage: str, named: NamedStack) -> Location:

@@ -84,6 +84,51 @@ def test_two_jobs_of_one_name_run_side_by_side_in_two_tenants(tmp_path: Path) ->
         assert json.loads(said("auth", "list", "-o", "json"))[0]["tenant"] == "default"
 
 
+@pytest.mark.timeout(240)
+def test_checkpoints_of_a_tenants_job_are_found_and_started_from_by_its_people_and_the_operator(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "state"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return rover(*words, home=home, cwd=tmp_path, timeout_s=100.0)
+
+    def said(*words: str) -> str:
+        done = run(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    (tmp_path / "t.csv").write_text("label,user\n" + "".join(f"{n % 2},u{n % 7}\n" for n in range(ROWS)))
+    checkpointed = FILE + '[checkpoint]\nevery = "1s"\n'
+    for tenant in ("ads", "maps"):
+        for name, epochs in (("demo", 200), ("again", 201)):
+            text = checkpointed.replace("TENANT", tenant).replace('"demo"', f'"{name}"')
+            (tmp_path / f"{tenant}-{name}.toml").write_text(text.replace("epochs = 1", f"epochs = {epochs}"))
+    with RunningStack(home, disposable=True) as stack:
+        said("auth", "add", "ads", "maps")
+        people = {}
+        for tenant in ("ads", "maps"):
+            said("auth", "credentials", tenant, "--out", f"{tenant}.creds")
+            people[tenant] = ("--url", stack.url, "--secret-file", f"{tenant}.creds")
+        said("submit", "ads-demo.toml", "--wait", *people["ads"])
+        assert json.loads(said("checkpoint", "list", "ads/demo", "-o", "json"))
+        assert json.loads(said("checkpoint", "list", "demo", "-o", "json", *people["ads"]))
+        of_maps = run("checkpoint", "list", "demo", *people["maps"])
+        assert of_maps.returncode != 0, of_maps.stdout
+        stolen = run("submit", "maps-again.toml", "--from-checkpoint", "ads/demo", *people["maps"])
+        assert stolen.returncode == 2, stolen.stderr
+        assert "ads" in stolen.stderr
+        said("submit", "ads-again.toml", "--from-checkpoint", "demo", "--wait", *people["ads"])
+        (tmp_path / "ads-third.toml").write_text(
+            (tmp_path / "ads-again.toml").read_text().replace('"again"', '"third"')
+        )
+        said("submit", "ads-third.toml", "--from-checkpoint", "ads/demo", "--wait", "--tenant", "ads")
+        for job in ("ads/again", "ads/third"):
+            (submitted,) = said("events", job, "-k", "job.submitted", "--json").splitlines()
+            assert json.loads(submitted)["body"]["spec"]["start_from"]
+        assert set(states(said).values()) == {"completed"}
+
+
 def check_every_command(
     run: Callable[..., subprocess.CompletedProcess[str]],
     said: Callable[..., str],
