@@ -78,6 +78,36 @@ def test_a_server_that_was_killed_goes_back_to_the_memory_of_its_node_and_a_dele
     until(lambda: not list((MEMORY / "jobs").iterdir()), "no shared memory", 0.5)
 
 
+def test_the_next_agent_of_a_node_goes_on_with_the_memory_that_is_there(
+    release: Release, address: list[str], clicks: str
+) -> None:
+    """Its pod is deleted, as by a roll-out; the directory that its successor prepares is another user's by then."""
+    release.kubectl("apply", "-f", "-", given=long_job(clicks))
+    until(lambda: facts(address, "long", "checkpoint.ready"), "a checkpoint", 0.5)
+    [former] = ready_agents(release)
+    release.kubectl("delete", "pod", former, "--timeout=60s")
+    until(
+        lambda: set(ready_agents(release)) - {former},
+        "the next agent",
+        0.5,
+        lambda: release.kubectl("get", "pods"),
+    )
+    ready = len(facts(address, "long", "checkpoint.ready"))
+    until(lambda: len(facts(address, "long", "checkpoint.ready")) > ready, "one more checkpoint", 0.5)
+    release.kubectl("delete", "rj", "long", "--timeout=60s")
+    until(lambda: not release.pods("member"), "no pod of the job", 0.5)
+
+
+def ready_agents(release: Release) -> list[str]:
+    found = release.get("pods", "-l", "app.kubernetes.io/component=node-agent")["items"]
+    ready = {"type": "Ready", "status": "True"}
+    return [
+        each["metadata"]["name"]
+        for each in found
+        if any(ready.items() <= one.items() for one in each["status"].get("conditions", []))
+    ]
+
+
 def test_uninstalled_with_a_job_running_and_its_namespace_deleted_both_end_soon(
     release: Release, address: list[str], clicks: str
 ) -> None:

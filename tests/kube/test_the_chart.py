@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from patience import until
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.kube.crd import resource_definition
 from rover_bus.kube.object import GROUP
+
+GONE_S = 60.0  # an uninstallation, and the end of a namespace
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +144,10 @@ def test_uninstalled_with_a_running_job_it_leaves_the_object_and_nothing_that_ha
     release.kubectl("apply", "-f", "-", given=json.dumps(job))
     until(lambda: state_of(address, "long")["committed"] > 0, "it trains", 0.5)
     assert f"{GROUP}/job" in release.get("rj", "long")["metadata"]["finalizers"]
+    began = time.monotonic()
     done = release.uninstall()
     assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began <= GONE_S
     assert release.get("pods")["items"] == []
     assert release.get("rj", "long")["metadata"]["finalizers"] == ["example.com/theirs"]
     assert release.secrets() == []
@@ -150,7 +155,7 @@ def test_uninstalled_with_a_running_job_it_leaves_the_object_and_nothing_that_ha
     assert (
         release.get("sa,role,rolebinding,lease,job,pvc", "-l", "app.kubernetes.io/name=rover")["items"] == []
     )
-    gone = release.cluster.kubectl("delete", "namespace", release.namespace, "--timeout=120s")
+    gone = release.cluster.kubectl("delete", "namespace", release.namespace, f"--timeout={GONE_S:.0f}s")
     assert gone.returncode == 0, gone.stderr
     assert release.cluster.kubectl("get", "crd", DEFINITION).returncode == 0
 

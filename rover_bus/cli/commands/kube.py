@@ -106,7 +106,13 @@ def credentials(
 
 
 @kube.command()
-@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path), help="Of all jobs.")
+@click.option(
+    "--dir",
+    "directory",
+    required=True,
+    type=click.Path(path_type=Path, readable=False),  # it may be another user's already
+    help="Of all jobs.",
+)
 @click.option("--user", required=True, type=click.IntRange(1), help="The one that agents and members are.")
 def memory(directory: Path, user: int) -> None:
     """Have a node's memory for checkpoints belong to the user of its pods. For root, before `rover node-agent`."""
