@@ -196,8 +196,11 @@ class HeldPod:
             return
         granted_s = self.grace_s
         note = {UNSTARTED: self._unstarted} if self._unstarted else {ASKED: WHY}
-        about = {"uid": self.pod, "annotations": note}
-        self._cluster.pods.put(await self._api.patch(POD, self.ref, {"metadata": about}))
+        if self._unstarted or not _leaves_already(pod):
+            # The cache may not show yet that another asks: then this conflicts, and the pod is looked at again.
+            seen = pod.metadata.resource_version
+            about = {"uid": self.pod, "resourceVersion": seen, "annotations": note}
+            self._cluster.pods.put(await self._api.patch(POD, self.ref, {"metadata": about}))
         await self._api.delete(POD, self.ref, uid=self.pod, grace_s=granted_s)
         self.granted_s = granted_s
 
@@ -275,6 +278,11 @@ class HeldPod:
         except (RoverError, TimeoutError):
             return ""
         return text.strip().encode()[-BYTES:].decode(errors="ignore")
+
+
+def _leaves_already(pod: Pod) -> bool:
+    """Whether another asked it to leave before us: a member says goodbye then, and is desired no more because of it."""
+    return pod.metadata.deletion_timestamp is not None and ASKED not in pod.metadata.annotations
 
 
 def _spec_of(pod: Pod) -> Quantities:

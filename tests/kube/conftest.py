@@ -19,6 +19,7 @@ import pytest
 from kube_chart import make_clicks
 from kube_cluster import START_S, Cluster, free_ports, kubelet
 from patience import until
+from pod_stacks import PodStack, pod_stack
 
 from rover_bus.kube.crd import resource_definition
 
@@ -93,3 +94,10 @@ def namespace(cluster: Cluster) -> str:
     account = ("-n", name, "get", "serviceaccount", "default")
     until(lambda: cluster.kubectl(*account).returncode == 0, "the account of the namespace's pods", 0.2)
     return name
+
+
+@pytest.fixture
+def stack(cluster: Cluster, node: str, namespace: str, tmp_path: Path) -> Iterator[PodStack]:
+    """A stack whose members are pods of this namespace."""
+    with pod_stack(cluster, namespace, tmp_path) as made:
+        yield made

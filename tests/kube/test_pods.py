@@ -110,6 +110,25 @@ def test_a_member_that_a_person_deletes_is_killed(cluster: Cluster, play: Play) 
     play(scene)
 
 
+SLOW_FAREWELL = "trap 'sleep 2; exit 0' TERM; while :; do sleep 0.05; done"
+
+
+def test_a_member_that_says_goodbye_because_a_person_deletes_it_was_not_asked_by_us(
+    cluster: Cluster, play: Play
+) -> None:
+    """It leaves its master, which desires it no more for that: the order to stop it comes while it leaves already."""
+
+    async def scene(seat: Seat) -> None:
+        run = order(seat, "sh", "-c", SLOW_FAREWELL)
+        await seat.until(Running)
+        kubectl(cluster, seat, "delete", "pod", name_of(seat, run), "--wait=false", "--grace-period=10")
+        seat.platform.stop(run)
+        ended = await seat.until(Exited)
+        assert (ended.exit.reason, ended.exit.detail) == ("killed", "its pod was deleted")
+
+    play(scene)
+
+
 def test_a_member_that_is_evicted_says_so(cluster: Cluster, play: Play) -> None:
     async def scene(seat: Seat) -> None:
         run = seat.start(grace_s=5.0)

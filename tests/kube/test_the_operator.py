@@ -6,24 +6,18 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kube_cluster import Cluster
 from patience import until
-from pod_stacks import PodStack, pod_stack
+from pod_stacks import PodStack
 from small_job import SmallJob
 
 from rover_bus.brain.watch import LOST_SAMPLES
 from rover_bus.events.settings import DEFAULTS
 from rover_bus.kube.object import manifest_of
-
-
-@pytest.fixture
-def stack(cluster: Cluster, node: str, namespace: str, tmp_path: Path) -> Iterator[PodStack]:
-    with pod_stack(cluster, namespace, tmp_path) as made:
-        yield made
 
 
 def workers(job: SmallJob) -> int:

@@ -39,6 +39,7 @@ training = "{training}"
 max_count = {most}
 start = {start}
 spares = {spares}
+{worker_lines}
 [servers]
 count = {servers}
 max_count = {most_servers}
@@ -58,7 +59,8 @@ class SmallJob:
     """One job: its file and clicks lie in `folder`, the stack that it is submitted to has its state in `home`.
 
     It lasts until `finish` (gated.py), whatever its rows and epochs are. pace_s: what a batch takes meanwhile.
-    top, leases, checkpoint: further lines of the job file, above and in these tables. cores: of each member, 0 no limit.
+    top, leases, checkpoint, worker_lines: further lines of the job file, above and in these tables.
+    cores: of each member, 0 no limit.
     most, most_servers: so many the Brain may choose; start: workers to begin with where no similar job is known.
     inner: the program, the example's unless told otherwise.
     first_begins: before all of its servers are there; without, each that a test names has slots once the job trains.
@@ -73,6 +75,7 @@ class SmallJob:
     checkpoint: str
     leases: str = ""
     top: str = ""
+    worker_lines: str = ""
     pace_s: float = PACE_S
     name: str = NAME
     priority: int = 0

@@ -1,0 +1,68 @@
+"""What happens to members of a job in pods, as a test sees it from outside: which run, and how one ended."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from kube_cluster import Cluster
+from patience import until
+from small_job import SmallJob
+
+SHOWN = "rover-bus.io/job"
+
+
+def planned(job: SmallJob) -> set[str]:
+    """Return the members that the master wants, with their incarnations."""
+    told = job.facts("members.desired")
+    return {name_of(each["member"]) for each in told[-1]["members"]} if told else set()
+
+
+def name_of(member: dict[str, Any]) -> str:
+    return f"{member['role']}-{member['index']}.{member['incarnation']}"
+
+
+def running(cluster: Cluster, namespace: str) -> list[str]:
+    """Return the workers and servers whose pods are there and are neither over, nor on a lost node, with their incarnations."""
+    shown = cluster.kubectl("-n", namespace, "get", "pods", "-l", SHOWN, "-o", "json").stdout
+    found = []
+    for pod in json.loads(shown)["items"]:
+        labels = pod["metadata"]["labels"]
+        role = labels["rover-bus.io/role"]
+        if role == "master" or pod["status"]["phase"] in ("Failed", "Succeeded") or _is_lost(pod):
+            continue
+        found.append(f"{role}-{labels['rover-bus.io/index']}.{labels['rover-bus.io/incarnation']}")
+    return sorted(found)
+
+
+def _is_lost(pod: dict[str, Any]) -> bool:
+    """Its node is: the pod may stay for ever, and its incarnation is fenced by the log (P5)."""
+    return any(each.get("reason") == "DeletionByTaintManager" for each in pod["status"].get("conditions", []))
+
+
+def until_as_planned(cluster: Cluster, namespace: str, job: SmallJob, workers: int, servers: int) -> None:
+    """Wait until exactly the planned members run: no orphan, no twin."""
+    sizes = {"worker": workers, "ps": servers}
+
+    def is_so() -> bool:
+        wanted = planned(job)
+        roles = Counter(each.partition("-")[0] for each in wanted)
+        return dict(roles) == sizes and running(cluster, namespace) == sorted(wanted)
+
+    until(is_so, "exactly the planned members", 0.5, lambda: (planned(job), running(cluster, namespace)))
+
+
+def ends(job: SmallJob) -> list[dict[str, Any]]:
+    """Return the members whose pods have ended, masters left out, in order."""
+    return [each["member"] for each in job.facts("host.exited") if each["member"]["role"] != "master"]
+
+
+def cause_of_end(job: SmallJob, member: dict[str, Any]) -> dict[str, Any]:
+    """Return what the story of a member says of how its pod ended."""
+    done = job.rover("story", f"{job.name}/{name_of(member)}", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line)["body"] for line in done.stdout.splitlines()]
+    (exit,) = [each["exit"] for each in said if each["type"].startswith("host.exited")]
+    assert isinstance(exit, dict)
+    return exit
