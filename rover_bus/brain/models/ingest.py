@@ -19,6 +19,7 @@ from rover_bus.brain.models.throughput import Prediction, student_95
 
 # Workers that wait for input this share of their time are limited by it: the measurement is of ingest.
 INPUT_BOUND_SHARE = 0.3
+REFUTES = 1.1  # times as fast a worker has to have read: noise does not make that
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,27 @@ def fit_bounded(
 
     `input_wait_share` (n,) in 0..1: the share of workers' time that went into waiting for input.
     """
-    bound = np.asarray(input_wait_share, dtype=np.float64) >= INPUT_BOUND_SHARE
+    waited = np.asarray(input_wait_share, dtype=np.float64) >= INPUT_BOUND_SHARE
+    bound = waited & ~_refuted(observations, waited)
     ingest = fit_ingest(observations.take(bound)) if bound.any() else None
     if bound.all() and ingest is not None:
         return BoundedModel(None, ingest, uses)
-    compute = fit_core_bound(observations.take(~bound), uses, form)
+    compute = fit_core_bound(observations.take(~waited), uses, form)
     if isinstance(compute, NotEnough):
         # Compute was at least as fast as what reading let through: all rows together err on the safe side.
         compute = fit_core_bound(observations, uses, form)
     return compute if isinstance(compute, NotEnough) else BoundedModel(compute, ingest, uses)
+
+
+def _refuted(observations: Observations, waited: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which rows (n,) say that workers cannot read as fast as others did without waiting, as many of them or more.
+
+    Storage that is slow for a while, or for one run, is no limit of the family.
+    """
+    workers = observations.configurations.workers
+    rates = observations.throughput / workers
+    faster = rates[None, :] > REFUTES * rates[:, None]
+    return np.asarray((faster & ~waited[None, :] & (workers[None, :] >= workers[:, None])).any(axis=1))
 
 
 def fit_ingest(input_bound: Observations) -> Ingest:

@@ -241,6 +241,21 @@ def test_an_input_bound_job_is_as_slow_as_its_slower_half() -> None:
     assert model.input_bound(at).tolist() == (120 * w < compute).tolist()
 
 
+@pytest.mark.parametrize(("workers", "believed"), [(4.0, False), (24.0, True)])
+def test_a_limit_of_reading_that_as_many_workers_passed_without_waiting_is_none(
+    workers: float, believed: bool
+) -> None:
+    """Storage was slow for one run, while four workers trained; or twenty-four read less than what more of them never did."""
+    w = np.array([2, 4, 8, 12, 16.0])
+    seen = np.append(100 * w**0.9, 0.4 * 100 * workers**0.9)
+    at = Configurations.of(np.append(w, workers), 2)
+    model = fit_bounded(Observations.of(at, seen), [*[0.0] * 5, 0.6], ASYNCHRONOUS)
+    assert not isinstance(model, NotEnough)
+    known = model.predict(Configurations.of([8, 16], 2)).throughput / seen[[2, 4]]
+    assert (known.min() < 0.7) == believed
+    assert (model.ingest is not None) == believed
+
+
 def test_one_compute_bound_row_is_enough_not_to_promise_what_only_reading_allows() -> None:
     w = np.array([1, 2, 3, 4, 8.0])
     model = fit_bounded(
