@@ -6,6 +6,8 @@ the same log gives the same state bit for bit (P22).
 
 from __future__ import annotations
 
+import msgspec
+
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import SLOW_WINDOWS
 from rover_bus.brain.evolution_of_hosts import lose_host, note_word, see_host
@@ -248,6 +250,8 @@ def _observe(job: KnownJob, fact: ObservedFact, took_s: float) -> None:
             job.settled_s = job.clock_s
             _count_servers(job, plan)
             if job.change and job.change.plan == plan:
+                if job.change.before.shape != job.change.after.shape:
+                    _forget_pasts(job)
                 # The tables were spread over other servers, at a start over fewer: earlier points tell nothing of growth.
                 if job.change.step == "start" or job.change.before.servers != job.change.after.servers:
                     job.memory = {}
@@ -328,8 +332,16 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
     if job.held is None or job.held.shape != size.shape:
         job.moves += bool(job.held and job.held.workers)
         job.recent = []
+        _forget_pasts(job)
         return_to(job, size)
     job.held = size
+
+
+def _forget_pasts(job: KnownJob) -> None:
+    """What a worker did at another size says nothing of what is usual at this one: one that has no peers to be compared with would
+    be called slow for what the change cost it.
+    """
+    job.paces = {index: msgspec.structs.replace(pace, past=0.0) for index, pace in job.paces.items()}
 
 
 def _rest(job: KnownJob, size: Size) -> Size | None:

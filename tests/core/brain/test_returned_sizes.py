@@ -61,3 +61,16 @@ def test_what_a_job_comes_back_to_and_what_drifts_from_then_on_are_two_things() 
     windows(state, 214.0, 6)
     windows(state, 107.0, 40)
     assert means(state) == pytest.approx([107.0, 107.0, 100.0], rel=0.05)
+
+
+def test_a_lone_worker_is_not_called_slow_for_what_a_smaller_size_costs_it() -> None:
+    """It was replaced again and again: half the cores made it half as fast as it had been, and no peer said that this is usual."""
+    state = brain()
+    alone = Size(workers=1, servers=1, worker_cores=2.0, server_cores=2.0)
+    state.jobs["j"].held = alone
+    windows(state, 100.0, 6)
+    move(state, 3, alone.replace(worker_cores=1.0, server_cores=1.0))
+    windows(state, 50.0, 6)
+    assert not state.jobs["j"].paces[0].straggling
+    windows(state, 20.0, 6)
+    assert state.jobs["j"].paces[0].straggling, "but for what befalls it there"
