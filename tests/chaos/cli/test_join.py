@@ -23,6 +23,7 @@ from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
 from rover_bus.cli.stack import Here, RunningStack
 from rover_bus.flash.places import host_root
+from rover_bus.ps.shared_secret import OVERLAP_S
 
 pytestmark = pytest.mark.chaos
 COPIED = 'every = "1s"\ncopies = 1\npersist = false'
@@ -150,6 +151,25 @@ def test_what_a_lost_host_signs_is_refused_and_members_of_other_hosts_train_on(t
         )
         job.complete()
         assert {str(each["member"]) for each in job.facts("member.lost")} <= of_two
+
+
+def test_keys_are_replaced_under_a_job_and_it_trains_on_when_the_former_secret_of_sockets_ends(
+    tmp_path: Path,
+) -> None:
+    with RunningStack(tmp_path / "one", here=Here("one"), disposable=True) as one:
+        store = f'every = "1s"\npath = "{tmp_path / "store"}"'
+        job = SmallJob(
+            folder=tmp_path, home=one.home.root, rows=60_000, epochs=2, workers=2, servers=2, checkpoint=store
+        )
+        job.submit()
+        job.until(lambda: job.facts("checkpoint.ready"), "a checkpoint")
+        rotated = rover("auth", "rotate", home=one.home.root)
+        assert (rotated.returncode, rotated.stderr) == (0, ""), rotated.stderr
+        time.sleep(OVERLAP_S + 2)
+        before = len(job.facts("checkpoint.ready"))
+        job.until(lambda: len(job.facts("checkpoint.ready")) > before, "training by the new keys")
+        job.complete()
+        assert job.facts("member.lost") == []
 
 
 def test_a_host_that_is_revoked_ends_by_itself_and_comes_back_by_another_token_alone(tmp_path: Path) -> None:
