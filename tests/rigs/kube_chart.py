@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from kube_cluster import Cluster
 from outside import rover
 from patience import until
@@ -192,3 +194,26 @@ def kill(pod: dict[str, Any]) -> None:
     """Kill a member by SIGKILL."""
     [status] = [each for each in pod["status"]["containerStatuses"] if each["name"] == "main"]
     os.kill(int(status["containerID"].removeprefix("process://")), signal.SIGKILL)
+
+
+def rendered(cluster: Cluster, values: dict[str, Any], folder: Path) -> Any:
+    """Return what helm makes of values, as a process that has ended."""
+    file = folder / "values.json"
+    file.write_text(json.dumps(values))
+    named = ("template", "rover", str(CHART), "-n", "default", "--kube-version", "1.36.0")
+    return cluster.helm(*named, "-f", str(file))
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """Return the objects of a rendered chart."""
+    found = [
+        msgspec.yaml.decode(each, type=dict[str, Any] | None)
+        for each in re.split(r"^---$", text, flags=re.MULTILINE)
+    ]
+    return [each for each in found if each]
+
+
+def rules_of(text: str) -> list[dict[str, list[str]]]:
+    """Return every rule of a rendered chart's roles."""
+    roles = [each for each in documents(text) if each["kind"] in ("Role", "ClusterRole")]
+    return [rule for role in roles for rule in role["rules"]]
