@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kube_cluster import Cluster, kubelet
-from pod_faults import cause_of_end, ends, running, until_as_planned
+from pod_faults import cause_of_end, ends, pod_of, running, until_as_planned
 from pod_stacks import PodStack
 from small_job import SmallJob
 
@@ -47,12 +47,6 @@ def begin(cluster: Cluster, namespace: str, job: SmallJob) -> None:
     """Submit it, and see its members run."""
     job.submit()
     until_as_planned(cluster, namespace, job, workers=2, servers=1)
-
-
-def pod_of(cluster: Cluster, namespace: str, role: str) -> str:
-    """Return the name of the first pod of a role."""
-    words = ("get", "pods", "-l", f"rover-bus.io/role={role}", "-o", "jsonpath={.items[0].metadata.name}")
-    return cluster.kubectl("-n", namespace, *words).stdout
 
 
 def ends_as_planned(cluster: Cluster, namespace: str, job: SmallJob, reason: str, said: str) -> None:

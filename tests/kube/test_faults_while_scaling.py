@@ -1,14 +1,15 @@
-"""What a cluster does to a job while it is scaled: it ends with exactly the planned members, and says why where a plan failed."""
+"""What a cluster does to a job while it is scaled: it ends with exactly the planned members."""
 
 from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kube_cluster import Cluster
-from pod_faults import running, until_as_planned
+from pod_faults import cause_of_end, ends, pod_of, running, until_as_planned
 from pod_stacks import PodStack
 from small_job import SmallJob
 
@@ -48,3 +49,33 @@ def test_an_api_server_that_is_killed_ten_times(cluster: Cluster, namespace: str
     assert {each["exit"]["reason"] for each in job.facts("host.exited")} == {"drained"}
     job.complete()
     job.until(lambda: not running(cluster, namespace), "no member's pod")
+
+
+@pytest.mark.long
+def test_an_operator_that_is_dead_for_a_minute(
+    cluster: Cluster, namespace: str, stack: PodStack, job: SmallJob
+) -> None:
+    """Its Lease expires and none takes over. Members train on, and what was lost meanwhile is replaced once it is back."""
+    slow = replace(job, pace_s=1.0)
+    slow.submit()
+    until_as_planned(cluster, namespace, slow, workers=2, servers=1)
+    before = running(cluster, namespace)
+    with stack.no_operator():
+        first = committed(slow)
+        time.sleep(50.0)
+        assert committed(slow) > first, "training goes on"
+        assert running(cluster, namespace) == before
+        gone = pod_of(cluster, namespace, "worker")
+        assert cluster.kubectl("-n", namespace, "delete", "pod", gone, "--wait=false").returncode == 0
+        time.sleep(10.0)
+    slow.until(lambda: ends(slow), "an end")
+    until_as_planned(cluster, namespace, slow, workers=2, servers=1)
+    (ended,) = ends(slow)
+    assert cause_of_end(slow, ended)["reason"] == "killed"
+    slow.complete()
+    slow.until(lambda: not running(cluster, namespace), "no member's pod")
+
+
+def committed(job: SmallJob) -> int:
+    """Return how many samples were trained at the last report."""
+    return max((each["committed"] for each in job.facts("job.reported")), default=0)

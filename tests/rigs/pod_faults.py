@@ -41,6 +41,12 @@ def _is_lost(pod: dict[str, Any]) -> bool:
     return any(each.get("reason") == "DeletionByTaintManager" for each in pod["status"].get("conditions", []))
 
 
+def pod_of(cluster: Cluster, namespace: str, role: str) -> str:
+    """Return the name of the first pod of a role."""
+    words = ("get", "pods", "-l", f"rover-bus.io/role={role}", "-o", "jsonpath={.items[0].metadata.name}")
+    return cluster.kubectl("-n", namespace, *words).stdout
+
+
 def until_as_planned(cluster: Cluster, namespace: str, job: SmallJob, workers: int, servers: int) -> None:
     """Wait until exactly the planned members run: no orphan, no twin."""
     sizes = {"worker": workers, "ps": servers}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +32,16 @@ class PodStack(RunningStack):
             order = replace(service.order, command=service_command("operator", *words))
             service.order = order
         return service
+
+    @contextmanager
+    def no_operator(self) -> Iterator[None]:
+        """Kill the operator, and start none until the `with` ends."""
+        assert self._supervisor is not None
+        with self._supervisor.pause:
+            killed = self.services["daemon"].pid
+            assert killed is not None
+            os.kill(killed, signal.SIGKILL)
+            yield
 
 
 @contextmanager
