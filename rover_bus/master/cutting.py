@@ -332,6 +332,8 @@ def notice(state: State, fact: HostPartFact, cause: str) -> Consequences:
     ):
         return
     match fact:
+        case HostPartFailed(host=host, part=part) if not cut.is_from(part, host):
+            return  # of a part that another host keeps: it can neither be stored nor given up there
         case HostPartDigested(host=host, part=part) if part not in cut.digested and cut.is_from(part, host):
             yield log.PartDigested(cut=cut.number, part=part, cause=cause)
         case HostPartFailed(step="digest", reason=reason) if cut.state != "ready" and not cut.proven:

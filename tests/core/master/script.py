@@ -342,8 +342,13 @@ class Script:
         """The Brain says that it does not hear a host."""
         return self._notice(MembersUnheard(job="j", host=host))
 
-    def do_lose(self, part: str, cut: str, step: str = "persist") -> list[str]:
-        return self._notice(HostPartFailed(**self._of_cut(cut, part), step=step, reason="the disk is full"))
+    def do_lose(self, part: str, cut: str, step: str = "persist", host: str = "") -> list[str]:
+        """What keeps a part, or another host, says that a step cannot be done."""
+        cuts = self.decider.state.cuts.known
+        parts = cuts[int(cut)].parts.values() if int(cut) in cuts else []
+        host = host or next((place.host for place in parts if place.part == part), "h")
+        about = {**self._of_cut(cut, part), "host": host}
+        return self._notice(HostPartFailed(**about, step=step, reason="the disk is full"))
 
     def do_stop(self, mode: str = "drain") -> list[str]:
         return self._notice(JobStopRequested(job="j", mode=mode, reason="enough", by="ann"))  # type: ignore[arg-type]
