@@ -9,8 +9,9 @@ import signal
 import statistics
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -59,16 +60,23 @@ def test_what_it_says_of_a_job_is_what_commands_say(scene: Scene) -> None:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    shown, (row,) = page.ask(f"/api/v1/jobs/{name}").json, command("jobs")
-    assert {key: shown[key] for key in ("job", "uid", "state", "total", "workers", "leader", "term")} == {
-        key: row[key] for key in ("job", "uid", "state", "total", "workers", "leader", "term")
-    }
-    listed = {
-        (each["role"], each["index"], each["pid"]) for each in command("members", name) if "role" in each
-    }
-    assert {
-        (each["role"], each["index"], each["pid"]) for each in page.ask(f"/api/v1/jobs/{name}/members").json
-    } == listed
+    keys = ("job", "uid", "state", "total", "workers", "leader", "term")
+
+    def agree(of_page: Callable[[], Any], of_command: Callable[[], Any]) -> None:
+        """The job goes on between two questions: they agree as soon as nothing happens in between."""
+        until(lambda: of_page() == of_command(), "the same", more=lambda: (of_page(), of_command()))
+
+    def process(row: dict[str, Any]) -> tuple[Any, ...]:
+        return row["role"], row["index"], row["pid"]
+
+    def picked(row: dict[str, Any]) -> dict[str, Any]:
+        return {key: row[key] for key in keys}
+
+    agree(lambda: picked(page.ask(f"/api/v1/jobs/{name}").json), lambda: picked(command("jobs")[0]))
+    agree(
+        lambda: sorted(map(process, page.ask(f"/api/v1/jobs/{name}/members").json)),
+        lambda: sorted(process(row) for row in command("members", name) if "role" in row),
+    )
     plans = page.ask(f"/api/v1/jobs/{name}/plans").json
     assert [each["plan"] for each in plans] == [each["plan"] for each in command("plan", "list", name)]
     assert page.ask(f"/api/v1/jobs/{name}/explanation").json["plan"] == command("explain", name)["plan"]

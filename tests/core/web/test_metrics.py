@@ -146,9 +146,9 @@ def test_a_hundred_jobs_of_twenty_members_make_few_series_and_are_rendered_fast(
     sample_hosts(world)
     rendering, took = Rendering(ROUTE_NAMES, "1"), []
     for _ in range(20):
-        began = time.perf_counter()
+        began = time.process_time()
         text = rendering.render(figures_of(world.picture, around()))
-        took.append(time.perf_counter() - began)
+        took.append(time.process_time() - began)
     found = series(text)
     assert len(found) == len(set(found)) <= MOST_SERIES
     print(f"{len(found)} series, {len(text)} bytes, median {1000 * statistics.median(took):.1f} ms")
