@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from dataclasses import replace
@@ -12,6 +13,8 @@ from kube_cluster import Cluster
 from pod_faults import cause_of_end, ends, pod_of, running, until_as_planned
 from pod_stacks import PodStack
 from small_job import SmallJob
+
+from rover_bus.kube.object import manifest_of
 
 
 @pytest.fixture
@@ -49,6 +52,32 @@ def test_an_api_server_that_is_killed_ten_times(cluster: Cluster, namespace: str
     assert {each["exit"]["reason"] for each in job.facts("host.exited")} == {"drained"}
     job.complete()
     job.until(lambda: not running(cluster, namespace), "no member's pod")
+
+
+def test_an_object_that_is_edited_during_a_scale_out(
+    installed: Cluster, namespace: str, job: SmallJob, tmp_path: Path
+) -> None:
+    """What a running job does not take up is named by its object, and changes nothing of the plan that is carried out."""
+    job.write()
+    made = manifest_of(tmp_path / "job.toml")
+    made["spec"]["data"]["train"] = str(tmp_path / made["spec"]["data"]["train"])
+    made["spec"]["checkpoint"] = {"every": "1h"}
+    applied = installed.kubectl("-n", namespace, "apply", "-f", "-", given=json.dumps(made))
+    assert applied.returncode == 0, applied.stderr
+    until_as_planned(installed, namespace, job, workers=2, servers=1)
+    scale(job, 4)
+    edit = '{"spec": {"workers": {"max_count": 3}}}'
+    edited = installed.kubectl("-n", namespace, "patch", "rj", job.name, "--type=merge", "-p", edit)
+    assert edited.returncode == 0, edited.stderr
+    until_as_planned(installed, namespace, job, workers=4, servers=1)
+    path = "jsonpath={.status.conditions[?(@.type=='Accepted')].message}"
+    job.until(
+        lambda: "workers" in installed.kubectl("-n", namespace, "get", "rj", job.name, "-o", path).stdout,
+        "what was edited",
+    )
+    assert ends(job) == []
+    job.complete()
+    job.until(lambda: not running(installed, namespace), "no member's pod")
 
 
 @pytest.mark.long
