@@ -17,6 +17,7 @@ from kube_cluster import Cluster
 from outside import rover
 from patience import until
 
+from rover_bus.auth.key_folder import PARTS
 from rover_bus.kube.crd import resource_definition
 from rover_bus.kube.object import API_VERSION, KIND
 
@@ -24,7 +25,7 @@ REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy" / "helm" / "rover"
 DATA = "/usr/share/rover"  # where the image has clicks to try with
 ROWS = 4_000
-KEYS = ["rover-keys", "rover-keys-brain", "rover-keys-broker", "rover-keys-operator"]  # Secrets of a release
+KEYS = ["rover-keys", *sorted(f"rover-keys-{process}" for process in PARTS)]  # Secrets of a release
 DEFINITION = resource_definition()["metadata"]["name"]
 
 
