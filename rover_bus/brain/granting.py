@@ -151,15 +151,19 @@ def _best_start(job: KnownJob, size: Size, state: BrainState) -> Size:
 
 
 def _easier_to_place(job: KnownJob, size: Size) -> Size | None:
-    """The next smaller size of the same kind: fewer workers; for a start at last twice the servers, each with half the memory."""
+    """The next smaller size of the same kind: fewer workers; for a start at last more servers, twice as many or as many as it may
+    have, which share the same memory.
+    """
     least = job.held.workers if job.held is not None else job.spec.workers.count or 1
     if size.workers > max(least, 1):
         return size.replace(workers=max(size.workers * 3 // 4, least, 1))
     if job.held is not None or job.spec.servers.count or size.server_memory_bytes < 2 * LEAST_SERVER_BYTES:
         return None
-    if 2 * size.servers > job.spec.servers.max_count:
+    servers = min(2 * size.servers, job.spec.servers.max_count)
+    if servers <= size.servers:
         return None
-    return size.replace(servers=2 * size.servers, server_memory_bytes=size.server_memory_bytes // 2)
+    shared = -(-size.server_memory_bytes * size.servers // servers)
+    return size.replace(servers=servers, server_memory_bytes=shared)
 
 
 def _found_no_host(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft:

@@ -132,10 +132,7 @@ def start_with(job: KnownJob, start: StartOffer, decision: PlanDecision) -> Wish
     assert front is not None
     less = [int(row) for row in np.argsort(-front.speed) if front.speed[row] < decision.scores["throughput"]]
     rows = less[:: max(-(-len(less) // MOST_OTHERS), 1)]  # the next best, down to the least
-    others = [
-        *_of_smaller_servers(start, size),
-        *(_begun_with(start, front.allocations[row]) for row in rows),
-    ]
+    others = [_begun_with(start, front.allocations[row]) for row in rows]
     if model is None:
         detail = _left_out(start, size)
         return Wish(size=size, step="start", constant=start.why.reason, detail=detail, others=others)
@@ -153,16 +150,6 @@ def start_with(job: KnownJob, start: StartOffer, decision: PlanDecision) -> Wish
         score=decision.scores.get("value", 0.0),
         others=others,
     )
-
-
-def _of_smaller_servers(start: StartOffer, size: Size) -> list[Size]:
-    """The size with more servers, up to twice as many, which share the same tables: more hosts have room for one of them, and to
-    start with some that are not needed is better than to wait for a host to become empty.
-    """
-    tables, limits = start.contender.view.table_bytes, start.contender.limits
-    most = 0 if limits.servers or not tables else min(2 * size.servers, limits.max_servers)
-    counts = range(size.servers + 1, most + 1)
-    return [size.replace(servers=count, server_memory_bytes=-(-tables // count)) for count in counts]
 
 
 def _split_tables(first: Size, spec: JobSpec, state: BrainState) -> int:

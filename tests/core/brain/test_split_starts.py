@@ -60,17 +60,16 @@ def test_without_forecasts_a_server_keeps_what_was_asked_for(relief: bool, each:
     assert wish.size.server_memory_bytes == each
 
 
-def test_where_no_host_has_room_for_a_server_more_and_smaller_ones_are_next() -> None:
-    """Each host holds half of the tables, and has a quarter free: two servers would wait for a host to become empty."""
+@pytest.mark.parametrize(("most", "servers"), [(3, 3), (4, 4)])
+def test_where_no_host_has_room_for_a_server_more_and_smaller_ones_start(most: int, servers: int) -> None:
+    """Each host holds half of the tables, and has less free: two servers would wait for a host to become empty."""
     state = state_of(2, host_gib=64)
-    relative = state.jobs["relative"]
-    relative.tried += [TriedSize(size=size(w, 4), weight=3.0, mean=0.9 * speed(w)) for w in (1, 2, 4)]
-    state.host_load = dict.fromkeys(state.hosts, (0.0, 38.0 * GIB))
+    job = state.jobs["next"]
+    job.spec = job.spec.replace(servers=job.spec.servers.replace(max_count=most))
+    state.host_load = dict.fromkeys(state.hosts, (0.0, 31.0 * GIB))
     wish = round_of(state)["next"]
     assert isinstance(wish, Wish)
-    assert any(other.servers > wish.size.servers for other in wish.others), (
-        "slower, but hosts have room for them"
-    )
     granted, _ = grant_best("next", wish, state, {})
     assert granted.size is not None
-    assert granted.size.server_memory_bytes <= 26 * GIB
+    assert granted.size.servers == servers
+    assert granted.size.server_memory_bytes == TABLES // servers
