@@ -89,7 +89,7 @@ def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
 
 
 def _most_moved(job: KnownJob) -> int:
-    """How many workers may start anew elsewhere at once: half of them, so that training goes on; all, where standing still until
+    """How many workers may start elsewhere at once: half of them, so that training goes on; all, where standing still until
     they are there takes less than a dead-band of what is left.
     """
     if job.held is None:
@@ -115,7 +115,7 @@ def _placed(
 def moving_workers(job: KnownJob, size: Size, state: BrainState) -> list[Member]:
     """Return the workers that cannot have a size where they are: their successors start on hosts with room for it.
 
-    A ring starts anew whenever it changes, so all of its workers may move.
+    A ring starts again whenever it changes, so all of its workers may move.
     """
     if not job.spec.has_servers:
         changes = job.held is not None and job.held.shape != size.shape
