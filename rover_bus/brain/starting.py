@@ -25,6 +25,7 @@ from rover_bus.brain.sizing import NARROW, first_size, narrowed
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob, counted
+from rover_bus.brain.totals import totals_of
 from rover_bus.brain.wishes import CapacityLeft, Wish, predicted, samples_left, size_after
 from rover_bus.events.facts import Size
 from rover_bus.events.job import JobSpec, RoleSpec
@@ -98,7 +99,7 @@ def _with_known_servers(
     first: Size, role: RoleSpec, shown: Sequence[FamilySample], state: BrainState
 ) -> Size:
     """The first size with as many servers as its family was measured with, where no run has had as many as that."""
-    largest = max((host.memory_bytes for host in state.hosts.values()), default=0)
+    largest = totals_of(state).largest_host_bytes
     tables = first.server_memory_bytes * first.servers
     counts = [
         each.at.ps for each in shown if 0 < each.at.ps <= role.max_count and tables <= largest * each.at.ps
@@ -158,7 +159,7 @@ def _split_tables(first: Size, spec: JobSpec, state: BrainState) -> int:
     0 for a job whose limits follow no forecast, unless no host is large enough for a server as it was asked for: what one needs
     besides its tables is not known, and a limit that proves too small would stay.
     """
-    largest = max((host.memory_bytes for host in state.hosts.values()), default=0)
+    largest = totals_of(state).largest_host_bytes
     splits = spec.plan.relief or first.server_memory_bytes > largest
     return first.server_memory_bytes * first.servers if splits else 0
 
@@ -166,7 +167,7 @@ def _split_tables(first: Size, spec: JobSpec, state: BrainState) -> int:
 def _that_hosts_hold(space: PlanSpace, first: Size, state: BrainState) -> PlanSpace:
     """The part of a space whose servers, with their shares of the tables, some host is large enough for."""
     tables = first.server_memory_bytes * first.servers
-    largest = max((host.memory_bytes for host in state.hosts.values()), default=0)
+    largest = totals_of(state).largest_host_bytes
     counts = tuple(count for count in space.servers if tables <= largest * count)
     return dataclasses.replace(space, servers=counts or space.servers[-1:])
 
