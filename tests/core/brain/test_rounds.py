@@ -179,14 +179,14 @@ def test_workers_that_have_no_room_to_grow_on_their_host_are_followed_elsewhere(
     assert isinstance(plan, PlanProposed)
     assert [str(member) for member in plan.replaces] == ["worker-2.1", "worker-3.1"]
     assert plan.worker_hosts == ["i", "i"]
-    all_anew = size(4, cores=1.0)
-    assert not fits_hosts(job, all_anew, state), "more than half of the workers would start anew"
+    wider = size(4, cores=1.0)
+    assert not fits_hosts(job, wider, state), "more than half of the workers would start elsewhere"
     job.slowest_start_s = 1.0
     job.where = dict.fromkeys(job.where, "h") | {"ps-0": "i"}
     state.host_load = {"h": (7.6, 0.0), "i": (1.0, 0.0)}
-    assert fits_hosts(job, all_anew, state), "to stand still until they are there is less than it brings"
+    assert fits_hosts(job, wider, state), "to stand still until they are there is less than it brings"
     job.slowest_start_s = 0.1 * job.remaining_s
-    assert not fits_hosts(job, all_anew, state)
+    assert not fits_hosts(job, wider, state)
     assert moving_workers(job, size(5), state) == [], "who stays as large stays where it is"
 
 
