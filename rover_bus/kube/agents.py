@@ -29,6 +29,7 @@ REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 POD = "authentication.kubernetes.io/pod-name"
 POD_UID = "authentication.kubernetes.io/pod-uid"
 NODE = "authentication.kubernetes.io/node-name"
+SERVICE_ACCOUNT = "system:serviceaccount:"  # what the name of a user begins with that is one
 MOST_WAITING = 512  # agents: each node's asks when an operator comes back
 MOST_REQUEST_BYTES = 32 << 10
 log = get_logger("rover.registrar")
@@ -78,18 +79,24 @@ async def prove(api: Api, token: str) -> ProvenPod:
         "kind": "TokenReview",
         "spec": {"token": token, "audiences": [AUDIENCE]},
     }
-    status = decoded(await api.call("POST", REVIEWS, body), _Review).status
+    return read_review(await api.call("POST", REVIEWS, body))
+
+
+def read_review(body: bytes) -> ProvenPod:
+    """Return which pod an answered review vouches for. Raises InputError where it vouches for none."""
+    status = decoded(body, _Review).status
     if not status.authenticated or AUDIENCE not in status.audiences:
         raise InputError(
             f"the token is not of a living pod, or not for {AUDIENCE}: {status.error or 'refused'}"
         )
     found = {key: values[0] for key, values in status.user.extra.items() if values}
-    kind, *account = status.user.username.rpartition("system:serviceaccount:")[2].split(":")
-    if not account or not all(found.get(each) for each in (POD, POD_UID, NODE)):
+    kind, _, account = status.user.username.partition(SERVICE_ACCOUNT)
+    namespace, _, name = account.partition(":")
+    if kind or not name or not all(found.get(each) for each in (POD, POD_UID, NODE)):
         raise InputError(
             "the token is bound to no pod: take the one that the kubelet mounts (Kubernetes 1.33)"
         )
-    return ProvenPod(Ref(kind, account[0]), found[POD], found[POD_UID], found[NODE])
+    return ProvenPod(Ref(namespace, name), found[POD], found[POD_UID], found[NODE])
 
 
 async def admit_agents(api: Api, bus: Bus, agents: AgentsOf) -> None:
