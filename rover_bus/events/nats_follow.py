@@ -161,13 +161,14 @@ class NatsFollower:
                     self._give_up()
 
     async def _catch_up(self, attempt: int) -> None:
-        """Hand over what was stored behind the last one: one look at the leader, and batches where it found something."""
+        """Hand over what was stored behind the last one, to the leader's end: batches come from replicas that may lag."""
         what, filtered = f"follow {', '.join(self._subjects)}", covering(self._subjects)
-        pending = 1
-        first = await self._wire.stored(self._stream, self._behind(filtered), what)
-        self._take_found(attempt, [] if first is None else [first])
-        while first is not None and pending and attempt == self._attempt:
-            found, pending = await self._wire.batch(self._stream, self._behind(filtered), what)
+        while attempt == self._attempt:
+            first = await self._wire.stored(self._stream, self._behind(filtered), what)
+            if first is None:
+                break
+            self._take_found(attempt, [first])
+            found, _ = await self._wire.batch(self._stream, self._behind(filtered), what)
             self._take_found(attempt, found)
         if attempt == self._attempt:
             self.silent_ticks = 0
@@ -253,6 +254,7 @@ class NatsWatch(NatsFollower):
         self._patience: dict[str, float] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._confirming: asyncio.Task[None] | None = None
 
     async def attach(self) -> None:
         self.position, self._seen = 0, set()
@@ -272,8 +274,9 @@ class NatsWatch(NatsFollower):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        if self._looking is not None and self._looking is not asyncio.current_task():
-            self._looking.cancel()
+        for task in (self._looking, self._confirming):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         await super().stop()
 
     def _policy(self) -> dict[str, Any]:
@@ -305,6 +308,29 @@ class NatsWatch(NatsFollower):
             self._notify(entry)
 
     def _complete(self) -> None:
+        if self._seen is None:
+            return
+        if self._wire.ways.direct:  # the leader has been asked
+            self._settle()
+        elif self._confirming is None or self._confirming.done():
+            self._confirming = asyncio.get_running_loop().create_task(self._confirm(self._attempt))
+
+    async def _confirm(self, attempt: int) -> None:
+        """Settle once all that the stream's leader has is here: the replica on which the consumer lies may lag."""
+        while attempt == self._attempt and self._seen is not None:
+            try:
+                newest = await self._wire.newest(self._stream, self._subjects[0])
+            except RoverError:
+                await asyncio.sleep(LAST_LOOK_S)
+                continue
+            if newest is None or newest.sequence <= self.position:
+                break
+            await asyncio.sleep(FIRST_LOOK_S)
+        if attempt == self._attempt:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Say what has gone, and that the present values are here."""
         if self._seen is None:
             return
         seen, self._seen = self._seen, None

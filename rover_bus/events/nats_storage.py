@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -81,11 +82,32 @@ class NatsStorage(NatsWire):
         return await self._store(subject, body, written, timeout_s, f"append to {subject}")
 
     async def read(self, stream: str, subject: str, *, first: int = 1) -> AsyncIterator[Stored]:
-        what = f"read {subject}"
         if self.ways.direct:
             async for each in self.read_directly(stream, subject, first):
                 yield each
             return
+        what, sequence = f"read {subject}", max(first, 1)
+        end = await self.newest(stream, subject)
+        while end is not None and sequence <= end.sequence:
+            async with aclosing(self._read_by_consumer(stream, subject, sequence, what)) as reading:
+                async for each in reading:
+                    if each.sequence > end.sequence:
+                        return
+                    yield each
+                    sequence = each.sequence + 1
+            if sequence > end.sequence:
+                return
+            # The consumer lies on a replica that may lag: the leader says whether more is there, and gives the next.
+            missed = await self.next_of_leader(stream, subject, sequence, what)
+            if missed is None or missed.sequence > end.sequence:
+                return  # purged or expired meanwhile
+            yield missed
+            sequence = missed.sequence + 1
+
+    async def _read_by_consumer(
+        self, stream: str, subject: str, first: int, what: str
+    ) -> AsyncGenerator[Stored, None]:
+        """Iterate what the replica has on which the consumer comes to lie."""
         created = await self._open_reader(stream, subject, first, what)
         left = created.num_pending
         inbox = self.delivery_inbox()
@@ -102,9 +124,8 @@ class NatsStorage(NatsWire):
                 )
                 for _ in range(wanted):
                     stored = await _next_stored(batch, what)
-                    if stored is None:  # purged or expired meanwhile
-                        left = 0
-                        break
+                    if stored is None:  # purged or expired meanwhile, or the consumer is gone
+                        return
                     left -= 1
                     yield stored
         finally:

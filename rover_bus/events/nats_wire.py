@@ -167,14 +167,27 @@ class NatsWire(ABC):
     async def read_directly(self, stream: str, subject: str, first: int) -> AsyncIterator[Stored]:
         """Iterate what is stored now, as `Bus.read`."""
         what, sequence = f"read {subject}", max(first, 1)
-        end, pending = await self._present_end(stream, what), 1
-        while pending and sequence <= end:
-            found, pending = await self.batch(stream, {"seq": sequence, "next_by_subj": subject}, what)
+        end = await self._present_end(stream, what)
+        while sequence <= end:
+            found = await self._next_found(stream, subject, sequence, what)
             for stored in found:
                 if stored.sequence <= end:
                     yield stored
-            pending = pending if found else 0  # purged or expired meanwhile
-            sequence = found[-1].sequence + 1 if found else sequence
+            if not found:
+                return
+            sequence = found[-1].sequence + 1
+
+    async def _next_found(self, stream: str, subject: str, first: int, what: str) -> list[Stored]:
+        """Return the next of what is stored; nothing only where the stream's leader has nothing more, however far replicas lag."""
+        found, _ = await self.batch(stream, {"seq": first, "next_by_subj": subject}, what)
+        if found or self._is_of_control(stream):  # a tenant may not ask the leader of these
+            return found
+        missed = await self.next_of_leader(stream, subject, first, what)
+        return [] if missed is None else [missed]
+
+    async def next_of_leader(self, stream: str, subject: str, first: int, what: str) -> Stored | None:
+        """Return the first message on a subject from a place on, as the stream's leader has it."""
+        return await self.stored(stream, {"seq": first, "next_by_subj": subject}, what)
 
     async def _present_end(self, stream: str, what: str) -> float:
         if self._is_of_control(stream):

@@ -59,6 +59,7 @@ def add(tenants: tuple[str, ...], store: str, directory: str) -> None:
 
     A tenant whose store is full stores nothing more, and harms no other: its jobs wait until some are forgotten, or it gets more.
     """
+    from rover_bus.auth.store_limits import StoreLimits
     from rover_bus.cli.tenants import make_tenants, tell
     from rover_bus.events.subjects import DEFAULT_TENANT, name
 
@@ -80,6 +81,12 @@ def add(tenants: tuple[str, ...], store: str, directory: str) -> None:
             _as_owner(home, vault, make)
         except NoStack:
             click.echo("the stack does not run: it takes them in when it starts", err=True)
+        unlimited = [each for each in tenants if not StoreLimits(vault.root).all.get(each)]
+    if unlimited:
+        click.echo(
+            f"{', '.join(unlimited)} may fill the whole store, which stops every job: --store is its limit",
+            err=True,
+        )
     click.echo(f"{', '.join(tenants)}: `rover auth credentials {tenants[0]}` writes what its people need")
 
 
@@ -93,15 +100,17 @@ def _limit(home: Home, vault: Vault, tenants: tuple[str, ...], most_bytes: int) 
     noted = StoreLimits(vault.root)
     limits = {**noted.all, **dict.fromkeys(tenants, most_bytes)}
     unlimited = 1 + sum(not limits.get(each) for each in vault.tenants)  # with the control account
-    reserved = sum(limits.values()) + unlimited * sum(each.max_bytes for each in STREAMS)
+    # Twice: the control account's copy of a tenant's facts grows as they do.
+    reserved = 2 * sum(limits.values()) + unlimited * sum(each.max_bytes for each in STREAMS)
     try:
         there = home.read_record().store_limit_bytes
     except NoStack:
         there = 0
     if most_bytes and there and reserved > there:
-        left = max(there - reserved + len(tenants) * most_bytes, 0) // len(tenants)
+        left = max(there - reserved + 2 * len(tenants) * most_bytes, 0) // (2 * len(tenants))
         raise InputError(
-            f"--store: the broker stores {there >> 20} MiB and sets a limit aside: {left >> 20} MiB for each are left"
+            f"--store: the broker stores {there >> 20} MiB and sets a limit aside, twice because facts are copied: "
+            f"{left >> 20} MiB for each are left"
         )
     noted.note(tenants, most_bytes)
 

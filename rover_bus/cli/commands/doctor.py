@@ -126,7 +126,21 @@ def look_at_machine(home: Home) -> Iterator[Finding]:
             "note", "uvloop is not installed: requests take a third longer (pip install 'rover-bus[speed]')"
         )
     yield from _look_at_space(home)
+    yield from _look_at_tenants(home)
     yield from look_at_checkpoints(home.checkpoints)
+
+
+def _look_at_tenants(home: Home) -> Iterator[Finding]:
+    from rover_bus.auth.store_limits import StoreLimits
+    from rover_bus.auth.vault import Vault
+
+    vault = Vault(home.auth)
+    limits = StoreLimits(vault.root).all
+    if unlimited := [each for each in vault.tenants if not limits.get(each)]:
+        yield Finding(
+            "note",
+            f"tenants may fill the whole store, which stops every job: {', '.join(unlimited)} (`rover auth add TENANT --store`)",
+        )
 
 
 def look_at_checkpoints(storage: Location, named: str = "") -> Iterator[Finding]:

@@ -449,4 +449,19 @@ def test_a_tenant_that_fills_its_store_is_told_so_and_harms_no_other(tmp_path: P
                 await tell(on.system, token)
             await full.append(LOG, subjects.job_log("demo"), b"x" * 500_000)
 
+            sent = 0
+
+            async def fill_facts() -> None:
+                nonlocal sent
+                while True:
+                    await full.append(FACTS, FACT, b"x" * 500_000)
+                    sent += 1
+
+            with pytest.raises(StreamFull):
+                await fill_facts()
+            async with asyncio.timeout(PATIENCE_S):
+                while await on.owner.count(FACTS, subjects.of_tenant("ads", FACT)) < sent:
+                    await asyncio.sleep(0.05)
+            assert 0 < await on.owner.size(FACTS) < 2 * limit, "what is set aside for the copy must hold it"
+
     asyncio.run(run())
