@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -84,10 +84,13 @@ async def stage(directory: Path, tenants: tuple[str, ...] = TENANTS) -> AsyncIte
             yield on
 
 
-async def until(bus: NatsBus, stream: str, subject: str) -> Stored:
+async def until(
+    bus: NatsBus, stream: str, subject: str, is_meant: Callable[[Stored], bool] = lambda found: True
+) -> Stored:
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            if (found := await bus.last(stream, subject)) is not None:
+            found = await bus.last(stream, subject)
+            if found is not None and is_meant(found):
                 return found
             await asyncio.sleep(0.01)
 
@@ -454,14 +457,15 @@ def test_a_tenant_that_fills_its_store_is_told_so_and_harms_no_other(tmp_path: P
             async def fill_facts() -> None:
                 nonlocal sent
                 while True:
-                    await full.append(FACTS, FACT, b"x" * 500_000)
+                    await full.append(FACTS, FACT, b"x" * 500_000, headers={"n": str(sent + 1)})
                     sent += 1
 
             with pytest.raises(StreamFull):
                 await fill_facts()
-            async with asyncio.timeout(PATIENCE_S):
-                while await on.owner.count(FACTS, subjects.of_tenant("ads", FACT)) < sent:
-                    await asyncio.sleep(0.05)
+            last = str(sent)
+            await until(
+                on.owner, FACTS, subjects.of_tenant("ads", FACT), lambda copy: copy.headers.get("n") == last
+            )
             assert 0 < await on.owner.size(FACTS) < 2 * limit, "what is set aside for the copy must hold it"
 
     asyncio.run(run())
