@@ -40,6 +40,7 @@ from rover_bus.events.nats_jetstream import API, bucket_stream
 from rover_bus.events.reading import ASKED
 from rover_bus.events.streams import (
     BUCKETS,
+    FORMAT_KEY,
     JOINED,
     LEADERS,
     LOG,
@@ -195,6 +196,7 @@ BRAIN = Role(
         *_publish("how far it is", _entry(POSITIONS, "all.>")),
         *_publish("what it purged", _entry(PURGED, ">")),
         *_publish("what was set", _entry(SETTINGS, "cluster")),
+        *_publish("the format of a new stack", _entry(SETTINGS, FORMAT_KEY)),
         *_publish("forgetting a job", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
         *_publish("which tokens to join are used up", _entry(SETTINGS, f"{JOINED}.*")),
         *_subscribe("purges that masters ask for", *subjects.everywhere(subjects.keeper("*", PURGE))),
@@ -232,6 +234,7 @@ DAEMON = Role(
         *_subscribe("what it is asked", *subjects.everywhere(subjects.daemon(HOST, "*"))),
         *_subscribe("questions about services", ABOUT_SERVICES),
         *_reading(FACT_STREAM, bucket_stream(PRESENCE), bucket_stream(TENANTS)),
+        *_call("the format of the stack", f"STREAM.MSG.GET.{bucket_stream(SETTINGS)}"),
         *_declaring(),
         *_in_tenants(
             (

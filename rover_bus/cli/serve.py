@@ -38,6 +38,7 @@ from rover_bus.cli.supervisor import StartRefusal
 from rover_bus.events import credentials, subjects
 from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
+from rover_bus.events.formats import note_format, written_format
 from rover_bus.events.job import PlanMode
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.logs import bind, get_logger
@@ -255,6 +256,7 @@ async def connect(options: ServiceOptions) -> AsyncIterator[NatsBus]:
     try:
         if options.role in DECLARING:
             await _insist(partial(bus.ensure, STREAMS, BUCKETS), deadline)
+            await _insist(partial(written_format, bus), deadline)
         yield bus
     finally:
         await bus.close()
@@ -302,6 +304,7 @@ async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Even
 
     holder = f"{name(options)}.{os.getpid()}"
     quotas, settings = parse_quotas(options.quotas), options.settings
+    await note_format(bus)
     await bus.put(SETTINGS, OF_THE_CLUSTER, dump(options.chosen))  # for `rover submit` and `rover doctor`
 
     def build() -> Shell:

@@ -11,6 +11,7 @@ A map for the newcomer, in reading order:
     subjects.py               the grammar of subjects; names are validated here and concatenated nowhere else
     codec.py, envelope.py     typed events to bytes and back; headers
     streams.py                streams and buckets as data
+    formats.py                which format a stack writes, and which release may take part in it
     bus.py                    the port: what a service may do to the outside
     nats_bus.py, nats_*.py    its adapter on NATS: connection, storage, followers, services
     memory_bus.py, memory_*.py   its adapter in memory, with weather from a seed; virtual_time.py is its clock

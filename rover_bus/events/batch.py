@@ -38,6 +38,7 @@ class BatchHeader(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     `failed`: what ended masters that decided on it, and may be met again (events/poison.py).
     `snapshot`: the batch with which the newest complete snapshot begins, 0 where there is none: a take-over reads from there.
     `published`, `waiting`: the last fact that had left, and how many made by earlier batches had not (P18).
+    `format`: the least that a release must read to read this batch (events/formats.py).
     `log_bytes`: what this log's batches before this one hold together, those that are purged included.
     """
 
@@ -52,6 +53,7 @@ class BatchHeader(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     snapshot: int = 0
     published: Published = Published()
     waiting: int = 0
+    format: int = 1
     log_bytes: int = 0
     time_ms: int = 0  # for people; nothing is decided by it
 

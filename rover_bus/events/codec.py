@@ -118,6 +118,18 @@ def type_of(body: bytes) -> str:
         return ""
 
 
+class _Formatted(msgspec.Struct):
+    format: int = 0
+
+
+def format_of(body: bytes) -> int:
+    """Return the format that a log batch says it has, 0 when it says none. Never raises."""
+    try:
+        return _decoder(_Formatted).decode(body).format if len(body) <= MAX_BODY_BYTES else 0
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return 0
+
+
 def _explain(body: bytes, wanted: str, error: Exception) -> BadMessage:
     tag = type_of(body)
     family, _, _ = tag.rpartition(".v")

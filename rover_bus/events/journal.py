@@ -15,7 +15,7 @@ import xxhash
 
 from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, Stored
-from rover_bus.events.codec import decode, encode
+from rover_bus.events.codec import decode, encode, format_of
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import (
     BadMessage,
@@ -25,6 +25,7 @@ from rover_bus.events.errors import (
     StreamFull,
     WrongSequence,
 )
+from rover_bus.events.formats import FORMAT, NewerFormat, explain
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import Record, RecordPiece, SnapshotChunk
 from rover_bus.events.logs import get_logger
@@ -125,6 +126,8 @@ class Journal:
                 return stored
             batch: Any = decode(whole, self.batch_type, most_bytes=len(whole)) if whole else None
         except BadMessage as error:
+            if format_of(whole or b"") > FORMAT:
+                raise self._newer(whole or b"") from None
             raise LogDamaged(
                 f"a record of {self.subject} in several batches, up to {self.sequence}, is not what was written: {error}. "
                 f"{self._what_to_do}"
@@ -144,10 +147,15 @@ class Journal:
         try:
             return decode(stored.body, self.batch_type)
         except BadMessage as error:
+            if format_of(stored.body) > FORMAT:
+                raise self._newer(stored.body) from None
             raise LogDamaged(
                 f"message {stored.sequence} of stream {LOG} on {self.subject} is no log batch: no service leads until it is "
                 f"removed (`nats stream rmm {LOG} {stored.sequence}`), or read by the release that wrote it: {error}"
             ) from None
+
+    def _newer(self, batch: bytes) -> LogTooNew:
+        return LogTooNew(explain(format_of(batch), self.subject))
 
     async def judge(self, broken: ChainBroken) -> Deposed | LogDamaged:
         """Say what a broken chain means: that our place was purged, that what we know is void, or that the log itself has a hole.
@@ -234,6 +242,7 @@ class Journal:
             snapshot=self.snapshot,
             published=self.published,
             waiting=self.waiting,
+            format=FORMAT,
             log_bytes=self.log_bytes,
             time_ms=self.wall_ms(),
         )
@@ -474,3 +483,10 @@ class LogDamaged(PermanentError):
 
     code = "log_damaged"
     exit_code = 8
+
+
+class LogTooNew(LogDamaged):
+    """The log was written by a later release. The message says the way back."""
+
+    code = NewerFormat.code
+    exit_code = NewerFormat.exit_code

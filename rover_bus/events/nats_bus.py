@@ -24,6 +24,7 @@ from rover_bus import __version__
 from rover_bus.events import credentials
 from rover_bus.events.bus import NO_HEADERS, Bus, ConnectionState, Headers, Message, Subscription
 from rover_bus.events.errors import AccessDenied, BusError, NotConnected, RoverError
+from rover_bus.events.formats import FORMAT
 from rover_bus.events.nats_client import (
     BrokerAddress,
     Interest,
@@ -174,7 +175,7 @@ class NatsBus(NatsStorage):
             name=service,
             version=__version__,
             started=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            metadata=metadata,
+            metadata={**metadata, "format": str(FORMAT)},
             endpoints=named,
         )
         served = [

@@ -47,6 +47,7 @@ PURGED = "ROVER_PURGED"
 SETTINGS = "ROVER_SETTINGS"
 TENANTS = "ROVER_TENANTS"
 OF_THE_CLUSTER = "cluster"  # its key, written by the Brain's service
+FORMAT_KEY = "format"  # and this one the format that the stack writes (formats.py)
 JOINED = "joined"  # and below this one what each token to join was used for, written by the registrar
 
 STREAMS: tuple[StreamSpec, ...] = (

@@ -21,6 +21,7 @@ from small_job import SmallJob
 
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import subjects
+from rover_bus.events.codec import encode
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import LOG
 
@@ -210,14 +211,22 @@ def stopped(pids: list[int]) -> Iterator[None]:
 
 
 def the_jobs_log_is_damaged(scene: Scene, row: Row) -> Done:
+    return lead_from(scene, row, "broken", b"\xc1 no batch")
+
+
+def the_jobs_log_is_of_a_later_release(scene: Scene, row: Row) -> Done:
+    return lead_from(scene, row, "later", encode({"format": 2, "records": [{"type": "of.tomorrow.v1"}]}))
+
+
+def lead_from(scene: Scene, row: Row, job: str, batch: bytes) -> Done:
     credential = all_rights.credential(scene.stack.home)
 
-    async def damage() -> None:
+    async def store() -> None:
         bus = await NatsBus.connect(scene.stack.url, secret=credential)
-        await bus.append(LOG, subjects.job_log("broken"), b"\xc1 no batch")
+        await bus.append(LOG, subjects.job_log(job), batch)
         await bus.close()
 
-    asyncio.run(damage())
+    asyncio.run(store())
     return scene.type(row, ROVER_URL=scene.stack.url, ROVER_CREDENTIAL=credential)
 
 
@@ -233,6 +242,7 @@ AROUND: dict[str, Callable[[Scene, Row], Done]] = {
     "the job is paused": the_job_is_paused,
     "all masters are stopped": all_masters_are_stopped,
     "the job's log is damaged": the_jobs_log_is_damaged,
+    "the job's log is of a later release": the_jobs_log_is_of_a_later_release,
 }
 
 

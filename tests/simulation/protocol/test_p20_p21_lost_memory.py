@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from rover_bus.brain.service import build_brain
@@ -21,11 +22,12 @@ from rover_bus.events.facts import (
     MasterElected,
     MemberLeft,
 )
+from rover_bus.events.formats import FORMAT
 from rover_bus.events.host_facts import HostExited, HostRegistered
 from rover_bus.events.identity import Exit, HostCapacity, Member
 from rover_bus.events.inputs import TookOver
 from rover_bus.events.intake import Intake
-from rover_bus.events.journal import Journal, LogDamaged, SnapshotReader, snapshot_chunks
+from rover_bus.events.journal import Journal, LogDamaged, LogTooNew, SnapshotReader, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted, LogBatch, Rewound, SnapshotChunk
 from rover_bus.events.memory_broker import MemoryBroker
@@ -827,3 +829,32 @@ def test_the_brain_says_it_of_its_own_log_and_learns_anew_from_an_empty_one(stag
     end = stage(scenario, plan=False)
     assert isinstance(end, LogDamaged)
     assert f"nats stream purge {LOG} --subject rover.brain.log" in str(end)
+
+
+def test_a_log_of_a_later_release_is_led_from_by_none_of_this_one(stage):
+    """A record that this release does not know, in a format that it does not read: no damage, and the line names the way back."""
+
+    async def scenario(it):
+        await it.begin()
+        it.master("m0")
+        await it.until(lambda: it.shells["m0"].leading)
+        it.master("standby")
+        last = it.stored()[-1]
+        later = msgspec.msgpack.decode(last.body)
+        later |= {
+            "format": FORMAT + 1,
+            "number": later["number"] + 1,
+            "records": [{"type": "of.tomorrow.v1"}],
+        }
+        later_one = it.broker.connect("later")
+        await later_one.append(LOG, subjects.job_log("j"), msgspec.msgpack.encode(later))
+        await it.until(lambda: "standby" in it.ends)
+        it.kill("m0")
+        it.master("m1")
+        await it.until(lambda: "m1" in it.ends)
+        return it.ends["standby"], it.ends["m1"]
+
+    for end in stage(scenario):
+        assert isinstance(end, LogTooNew)
+        assert end.exit_code == 9
+        assert "is written in format 2" in str(end)
