@@ -182,7 +182,7 @@ def _evolve_job(state: BrainState, record: OfOneJob) -> None:
 
 def _note_straggler(job: KnownJob, index: int, remedy: str) -> None:
     """Note a remedy in force, "" for none any more. The windows that showed a worker to be slow tell nothing of the size."""
-    if remedy and not job.stragglers:
+    if remedy and not job.stragglers and not job.slowed:
         job.recent, job.slowed = job.recent[:-SLOW_WINDOWS], job.recent[-SLOW_WINDOWS:]
     job.stragglers.pop(index, None)
     if remedy:

@@ -76,8 +76,16 @@ def _note_rest(job: KnownJob) -> None:
 
 
 def _is_slowed(job: KnownJob, throughput: float) -> bool:
-    """Put a window aside that a slow worker spoils; not for ever: one that stays slow is what the job has."""
-    if not job.stragglers or len(job.slowed) >= REPLACE_WINDOWS:
+    """Put a window aside that a slow worker spoils; not for ever: one that stays slow is what the job has.
+
+    Beside others a worker is slow from its first slow window on; one that is alone, when it is found: until then its own windows
+    are all that shows unrest.
+    """
+    slow = len(job.paces) > 1 and any(pace.slow for pace in job.paces.values())
+    if not slow and not job.stragglers:
+        job.slowed = []
+        return False
+    if len(job.slowed) >= REPLACE_WINDOWS:
         return False
     job.slowed = [*job.slowed, throughput]
     if len(job.slowed) == REPLACE_WINDOWS:

@@ -28,10 +28,27 @@ def noted(found: bool) -> StragglerFound | StragglerRecovered:
 
 
 def recent(*records: object) -> list[float]:
+    return known_after(*records).recent
+
+
+def pairs(*rates: tuple[float, float]) -> list[WindowClosed]:
+    """Windows of two workers, with the pace of each."""
+    return [
+        WindowClosed(
+            job="ads",
+            seconds=10.0,
+            clean=True,
+            workers=[WorkerWindow(index, 1, rate, rate, 0.0) for index, rate in enumerate(both)],
+        )
+        for both in rates
+    ]
+
+
+def known_after(*records: object) -> KnownJob:
     state = BrainState(jobs={"ads": KnownJob(uid="u", spec=SPEC, held=Size(workers=2, servers=1))})
     for record in records:
         evolve(state, record)
-    return state.jobs["ads"].recent
+    return state.jobs["ads"]
 
 
 SPEC = JobSpec(name="ads", program=["train"], data=DataSpec(train="t.csv"))
@@ -50,3 +67,22 @@ def test_windows_that_showed_a_straggler_are_left_out_and_those_until_it_recover
 def test_a_worker_that_stays_slow_is_what_the_job_has() -> None:
     long = told([40.0] * REPLACE_WINDOWS)
     assert recent(*told(FAST + SLOW, noted(True)), *long) == [40.0] * SLOW_WINDOWS
+
+
+def test_beside_peers_the_first_slow_window_is_left_out_and_what_a_size_has_shown_stays_clean() -> None:
+    """The windows until a worker was found stood in its family's model: at half of the truth, where all wait for the slowest."""
+    found = pairs(*[(50.0, 50.0)] * 4, *[(50.0, 10.0)] * SLOW_WINDOWS)
+    job = known_after(*found, noted(True), *pairs((50.0, 10.0)), noted(False), *pairs((50.0, 50.0)))
+    assert job.recent == [100.0] * 5
+    assert [(row.mean, row.scatter) for row in job.tried] == [(100.0, 0.0)]
+
+
+def test_a_single_slow_window_is_left_out_and_owes_nothing_to_the_next() -> None:
+    job = known_after(*pairs(*[(50.0, 50.0)] * 4, *[(50.0, 10.0), (50.0, 50.0)] * REPLACE_WINDOWS))
+    assert job.recent == [100.0] * 6
+    assert job.slowed == []
+
+
+def test_a_pair_of_which_one_stays_slow_is_what_the_job_has() -> None:
+    slow = pairs(*[(50.0, 10.0)] * (REPLACE_WINDOWS + 2))
+    assert known_after(*pairs(*[(50.0, 50.0)] * 4), *slow).recent == [60.0] * 2
