@@ -25,6 +25,7 @@ from bench.simulation.experiment import DEVELOPMENT_SEEDS, OURS, POLICIES, TEST_
 from bench.simulation.frame import LABELS, left
 from bench.simulation.gate import TARGETS, GateClosed
 from bench.simulation.kept import Kept, frozen
+from bench.simulation.lives import told, watch
 from bench.simulation.pieces import collect, label_of
 from bench.simulation.warm import measure_warm_starts
 
@@ -200,6 +201,24 @@ def warm(families: int, runs: int, develop: bool) -> None:
     first = DEVELOPMENT_SEEDS[0] if develop else TEST_SEEDS[0]
     for name, value in measure_warm_starts(range(first, first + families), runs).items():
         click.echo(f"{name:<44} {value:.4g}")
+
+
+@main.command()
+@click.option("--world", default="W1", show_default=True)
+@click.option("--policy", default=OURS, show_default=True)
+@click.option("--load", default=1.0, show_default=True)
+@click.option("--arrivals", type=click.Choice(["uniform", "poisson", "bursty"]), default="uniform")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--job", "jobs", multiple=True, help="These jobs, by name.")
+@click.option("--most", default=3, show_default=True, help="Else those that lost most by their sizes.")
+def lives(world: str, policy: str, seed: int, jobs: tuple[str, ...], most: int, **conditions: Any) -> None:
+    """Tell what became of single jobs of one cell: sizes, how fast they were in truth, where their time went."""
+    cluster, watched = watch(world, policy, seed, **conditions)
+    if unknown := set(jobs) - cluster.jobs.keys():
+        raise click.ClickException(f"seed {seed} has no job {', '.join(sorted(unknown))}")
+    cluster.run()
+    for line in told(cluster, watched, jobs, most):
+        click.echo(line)
 
 
 def _print(label: str, cells: list[dict[str, Figures]], budget: bool) -> None:
