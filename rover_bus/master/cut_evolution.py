@@ -164,7 +164,7 @@ def _search(state: State, record: checkpoint_facts.CheckpointSearchOrdered) -> N
     state.cuts.last_search = record.search
     search = Searching(record.search, record.host, record.reason, record.wanted, tries + 1)
     state.phase = after(former, search)
-    if record.anew:
+    if record.retry:
         state.cuts.tried = []
 
 

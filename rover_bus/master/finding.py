@@ -128,4 +128,4 @@ def resume(state: State, search: Searching, fact: JobResumeRequested, cause: str
         detail = (
             f"{by} wants {f'cut {fact.checkpoint}' if fact.checkpoint else 'all checkpoints tried again'}"
         )
-        yield searching.order(state, detail, cause, fact.checkpoint, anew=not fact.checkpoint)
+        yield searching.order(state, detail, cause, fact.checkpoint, retry=not fact.checkpoint)

@@ -52,7 +52,7 @@ def begin(state: State, detail: str, cause: str) -> Consequences:
 
 
 def order(
-    state: State, detail: str, cause: str, wanted: int = 0, anew: bool = False
+    state: State, detail: str, cause: str, wanted: int = 0, retry: bool = False
 ) -> CheckpointSearchOrdered:
     """Return the record that asks the next daemon in turn."""
     hosts = (
@@ -66,10 +66,10 @@ def order(
         search=state.cuts.last_search + 1,
         host=host,
         path=spec.path if spec is not None else "",
-        skip=[] if anew else [(each.generation, each.cut) for each in state.cuts.tried if each.stored],
+        skip=[] if retry else [(each.generation, each.cut) for each in state.cuts.tried if each.stored],
         not_before=state.cuts.not_before,
         wanted=wanted,
         reason=detail,
-        anew=anew,
+        retry=retry,
         cause=cause,
     )
