@@ -7,13 +7,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PARALLEL = -n $(or $(WORKERS),2) --dist worksteal
 
-.PHONY: help demo test core simulate chaos kube attack lint format schemas docs lines count picture wheel clean
+.PHONY: help demo test core simulate chaos upgrade kube attack lint format schemas docs lines count picture wheel clean
 
 help:
 	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
 	@echo "make test      core, simulation and broker rings, and the ten slowest tests (WORKERS=4)"
 	@echo "make simulate  10,000 deterministic histories (COUNT=...)"
 	@echo "make chaos     real processes under SIGKILL, SIGSTOP and broker restarts"
+	@echo "make upgrade   a job trains through kills while each part alone is of another release than all others"
 	@echo "make kube      tests against a real Kubernetes API server (ROVER_KUBE or ROVER_TEST_KUBECONFIG; skips without)"
 	@echo "make attack    random histories of real processes with damage, judged by the witness (SEEDS=0..9)"
 	@echo "make lint      ruff, mypy, import-linter, schemas that have drifted"
@@ -63,6 +64,9 @@ simulate: .venv/dev.stamp
 
 chaos: .venv/dev.stamp
 	$(BIN)/pytest $(PARALLEL) tests/chaos --timeout=1800 $(ARGS)
+
+upgrade: .venv/dev.stamp
+	$(BIN)/pytest $(PARALLEL) tests/upgrade --timeout=600 $(ARGS)
 
 kube: .venv/dev.stamp
 	$(BIN)/pytest tests/kube -rs $(ARGS)

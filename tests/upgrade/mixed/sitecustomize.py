@@ -1,0 +1,37 @@
+"""Which release a process of a mix runs: Python imports this file before anything else, where its folder is on PYTHONPATH.
+
+MIXED_OLD is a folder with the other release, MIXED_PARTS names the parts that run it, MIXED_NOTES a folder in which each process
+notes what it ran. A part is what can be upgraded by itself: the command line (and `rover up`), Brain, daemon, master, standby,
+server, library (a worker's program). Standard library only: it runs in every interpreter that the job starts.
+"""
+
+import os
+import sys
+
+
+def part_of(words, environment):
+    """Return which part a process is; "" for what is started and answered within one of them."""
+    if "rover_bus.cli.serve" in words:
+        role = words[words.index("rover_bus.cli.serve") + 1]
+        if role == "master":
+            return "standby" if words[words.index("--index") + 1] != "0" else "master"
+        return {"ps": "server"}.get(role, role)
+    if "rover_bus.cli.entry" in words:
+        return "command"
+    return "library" if environment.get("ROVER_ROLE") == "worker" else ""
+
+
+def choose():
+    """Put the other release first on the path of a process of the parts that run it."""
+    part = part_of(sys.orig_argv, os.environ)
+    if not part:
+        return
+    is_old = part in os.environ["MIXED_PARTS"].split(",")
+    if is_old:
+        sys.path.insert(0, os.environ["MIXED_OLD"])
+    with open(os.path.join(os.environ["MIXED_NOTES"], f"{part}-{'old' if is_old else 'new'}"), "a") as notes:
+        notes.write(f"{os.getpid()}\n")
+
+
+if "MIXED_OLD" in os.environ:
+    choose()
