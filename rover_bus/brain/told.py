@@ -6,7 +6,7 @@ cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from rover_bus.events.identity import Member, Role
@@ -135,19 +135,19 @@ class MemberRemedy(Checked, frozen=True, kw_only=True):
 
 
 def profiles_of(
-    sample: Measurement, rates: Sequence[float], servers: int, fresh: Sequence[Member]
+    sample: Measurement, rates: Mapping[Member, float], servers: int, fresh: Sequence[Member]
 ) -> Iterator[AnyProfile]:
-    """Say what workers, servers and their processes would have said. `fresh`: workers of which this is the first sample, which
-    would be taken for a warm-up; a measurement is none.
+    """Say what workers, servers and their processes would have said. `rates`: samples a second of each worker; `fresh`: workers of
+    which this is the first sample, which would be taken for a warm-up; a measurement is none.
     """
     for member in fresh:
         yield WorkerProfile(window_s=0.0, job=sample.job, member=member, samples=0, batches=0)
     own_s = sample.seconds if sample.worker_samples_per_s else 0.0
-    for index, rate in enumerate(rates):
+    for member, rate in rates.items():
         yield WorkerProfile(
             window_s=sample.seconds,
             job=sample.job,
-            member=Member("worker", index, 1),
+            member=member,
             samples=round(sample.seconds * rate),
             batches=1,
             read_s=sample.seconds * sample.input_share,

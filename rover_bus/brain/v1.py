@@ -62,6 +62,12 @@ class _Run:
     settled: bool = True
     sequence: int = 0
     fresh: list[Member] = field(default_factory=list)  # members whose first sample is still to come
+    replaced: set[int] = field(default_factory=set)  # workers whose successors are on their way
+    incarnations: dict[int, int] = field(default_factory=dict)  # of workers that were replaced
+
+    def worker(self, index: int) -> Member:
+        """A worker as it is now: one that was replaced is another one."""
+        return Member("worker", index, self.incarnations.get(index, 1))
 
 
 class Brain:
@@ -143,8 +149,9 @@ class Brain:
             raise InputError(
                 f"samples_per_s is {sample.samples_per_s:g}: count smaller units, {least:g} a second at least"
             )
-        fresh, run.fresh = run.fresh if self._at_once else [], []
-        for profile in profiles_of(sample, rates, len(run.servers), fresh):
+        fresh, run.fresh = run.fresh, []
+        members = [run.worker(index) for index in range(len(rates))]
+        for profile in profiles_of(sample, dict(zip(members, rates, strict=True)), len(run.servers), fresh):
             self._decide(Sampled(profile), now_s)
         left, done = sample.samples_left, int(sample.samples_done)
         total = 0 if left is None else done + int(left)
@@ -219,6 +226,7 @@ class Brain:
             return
         workers, size = len(run.workers), plan.size
         moved = {member.index for member in plan.replaces if member.role == "worker"}
+        run.replaced |= moved
         if plan.step == "replace":
             self._remedies += [
                 MemberRemedy(kind="replace_worker", job=plan.job, index=index) for index in sorted(moved)
@@ -285,20 +293,27 @@ class Brain:
             for stands in (facts.JobPaused(job=run.spec.name), facts.JobResumed(job=run.spec.name)):
                 self._say(run, stands, now_s)
 
-    def _tell_members(self, run: _Run, now_s: float) -> None:
+    def _tell_members(self, run: _Run, now_s: float, proposal: int = 0) -> None:
         run.members_plan += 1
         seats = [(Member("ps", i, 1), host) for i, host in enumerate(run.servers)]
-        seats += [(Member("worker", i, 1), host) for i, host in enumerate(run.workers)]
+        seats += [(run.worker(i), host) for i, host in enumerate(run.workers)]
         members = [
             DesiredMember(member=member, host=host, command=["library"], resources=Resources())
             for member, host in seats
         ]
         run.fresh = [member for member, _ in seats if member.role == "worker"]
         name = run.spec.name
-        self._say(run, facts.MembersDesired(job=name, term=1, plan=run.members_plan, members=members), now_s)
+        desired = facts.MembersDesired(
+            job=name, term=1, plan=run.members_plan, members=members, proposal=proposal
+        )
+        self._say(run, desired, now_s)
 
     def _settle(self, run: _Run, now_s: float) -> None:
         run.settled = True
+        if run.replaced:  # not sooner: until its successor is there, what is measured is the slow one
+            run.incarnations |= {index: run.worker(index).incarnation + 1 for index in run.replaced}
+            run.replaced = set()
+            self._tell_members(run, now_s, proposal=run.plan)
         settled = facts.PlanSettled(job=run.spec.name, plan=run.plan, members_plan=run.members_plan)
         self._say(run, settled, now_s)
 

@@ -1,0 +1,62 @@
+"""The library's word on a worker that is replaced: its successor is another member, and answers for nothing that was before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rover_bus.brain.v1 import Brain, ClusterHost, Measurement, TrainingJob
+
+WINDOW_S = 30.0
+SLOW = [30.0, 100.0, 100.0, 100.0]
+WELL = [100.0] * 4
+
+
+class Scheduler:
+    """Holds one job of four workers, and carries out what the Brain asks for a few windows later."""
+
+    def __init__(self, synchronous: bool) -> None:
+        self.brain, self.now = Brain(at_once=False), 0.0
+        self.brain.set_hosts({"h": ClusterHost(cores=64)}, 0.0)
+        job = TrainingJob(name="ads", workers=4, max_servers=1, synchronous=synchronous, window_s=WINDOW_S)
+        self.brain.submit(job, 0.0)
+        self.brain.decide(0.0)
+        self.brain.settled("ads", 0.0)
+
+    def windows(self, rates: list[float], count: int) -> list[int]:
+        """Let windows pass; return the workers whose replacement is asked for."""
+        asked = []
+        for _ in range(count):
+            self.now += WINDOW_S
+            sample = Measurement(
+                job="ads", seconds=WINDOW_S, samples_per_s=sum(rates), worker_samples_per_s=rates
+            )
+            self.brain.observe(sample, self.now)
+            self.brain.decide(self.now)
+            asked += [each.index for each in self.brain.take_remedies() if each.kind == "replace_worker"]
+        return asked
+
+
+@pytest.mark.parametrize(("synchronous", "patience"), [(True, 6), (False, 14)])
+def test_a_slow_worker_is_replaced_once(synchronous: bool, patience: int) -> None:
+    """Its successor was taken for it until it had been fast for three windows, and was replaced as well."""
+    job = Scheduler(synchronous)
+    job.windows(WELL, 6)
+    assert job.windows(SLOW, patience) == [0]
+    job.brain.settled("ads", job.now)
+    assert job.windows(WELL, 12) == []
+
+
+def test_a_successor_that_is_slow_as_well_is_found_by_its_own_windows() -> None:
+    job = Scheduler(synchronous=True)
+    job.windows(WELL, 6)
+    assert job.windows(SLOW, 6) == [0]
+    job.brain.settled("ads", job.now)
+    assert job.windows(SLOW, 4) == []
+    assert job.windows(SLOW, 3) == [0]
+
+
+def test_until_its_successor_is_there_the_slow_one_is_measured() -> None:
+    job = Scheduler(synchronous=True)
+    job.windows(WELL, 6)
+    assert job.windows(SLOW, 6) == [0]
+    assert job.windows(SLOW, 12) == [], "it is asked for once"
