@@ -477,6 +477,7 @@ def _past(fact: JobEnded, known: KnownJob, state: BrainState) -> PastJob | None:
         ended_at_s=len(state.past) * BETWEEN_JOBS_S,
         completed=fact.state == "completed",
         asked=_asked(known.spec) if known.moves else None,
+        tables_bytes=memory_relief.used_by_servers(known),
     )
 
 

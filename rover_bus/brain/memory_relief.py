@@ -151,6 +151,12 @@ def _needed_to_end(job: KnownJob, servers: int, limit: int) -> int:
     return int(max(needs) * OUT_OF_DANGER) if len(needs) == len(points) else 0
 
 
+def used_by_servers(job: KnownJob) -> int:
+    """Bytes that the servers of a job use together, each as much as the largest; 0 while that is not known of each of them."""
+    used = [points[-1][1] for _, points in _points(job)]
+    return max(used) * len(used) if used and job.held is not None and len(used) == job.held.servers else 0
+
+
 def _crowded(state: BrainState) -> bool:
     there = HOST_SHARE * totals_of(state).given.memory_bytes
     return _free(state) < (1 - CROWDED) * there

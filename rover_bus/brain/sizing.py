@@ -13,7 +13,7 @@ import msgspec
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.warm_start import MOST_SIMILAR, decide_start, usual_factors
+from rover_bus.brain.decisions.warm_start import MOST_SIMILAR, PastJob, decide_start, usual_factors
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.state import BrainState, KnownJob, charge_of
 from rover_bus.brain.totals import totals_of
@@ -22,6 +22,7 @@ from rover_bus.events.job import JobSpec, RoleSpec
 from rover_bus.events.subjects import split_job
 
 NARROW = 0.85  # what a start with half the cores a member is worth: most users ask for too many cores and too few members
+MORE_THAN_USED = 1.5  # by which a first memory limit passes what a run used: the next may have more data, and too little kills
 BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of its own
 
 
@@ -77,16 +78,25 @@ def _cores(role: RoleSpec, known: float, usual: float, state: BrainState) -> flo
 
 
 def _server_memory(spec: JobSpec, state: BrainState, servers: int) -> int:
-    """The memory limit that a server begins with: its share of what runs of its family ended with, where there is a limit."""
+    """The memory limit that a server begins with, where there is a limit: its share of what runs of its family needed."""
     own = traits_of(spec)
     ended = [
-        past.final.servers * past.final.server_memory_bytes
+        _needed(past, spec)
         for past in state.past
         if past.completed and (past.traits.family, past.traits.dataset) == (own.family, own.dataset)
     ]
     if not spec.servers.memory_bytes or not max(ended, default=0):
         return spec.servers.memory_bytes
     return -(-max(ended[-MOST_SIMILAR:]) // servers)
+
+
+def _needed(past: PastJob, spec: JobSpec) -> int:
+    """Bytes that the servers of a run needed together: what they used, where a job's limit follows its forecast if that proves too
+    little; else what they were given, which was enough.
+    """
+    if past.tables_bytes and spec.plan.relief:
+        return round(past.tables_bytes * MORE_THAN_USED)
+    return past.final.servers * past.final.server_memory_bytes
 
 
 def _budgets(spec: JobSpec, state: BrainState) -> list[Budget]:

@@ -46,6 +46,7 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     asked: Allocation | None = (
         None  # what its user asked it to begin with, 0 where nothing; None: its size was never chosen
     )
+    tables_bytes: int = 0  # that its servers used at its end, together; 0: that was not measured
 
 
 def similarity(new: JobTraits, old: JobTraits) -> float:
