@@ -80,18 +80,31 @@ def roll_back(
     name: str, job: KnownJob, state: BrainState, change: Change, constant: Reason, after: float
 ) -> PlanProposed:
     """What was before, again. It needs no approval where the change itself was let pass."""
+    said = f"plan {change.plan} brought {after:,.0f} samples/s, {change.predicted:,.0f} were predicted"
+    return _back(name, job, state, change, _wish_back(change, constant, said, after))
+
+
+def end_unplaced(name: str, job: KnownJob, state: BrainState, change: Change, said: str) -> PlanProposed:
+    """What was before, again, since members of a change cannot be placed: it holds whatever was repaired meanwhile."""
+    wish = _wish_back(change, Reason.NEVER_LIVE, said, 0.0)
+    return _back(name, job, state, change, wish).replace(members_plan=0)
+
+
+def _wish_back(change: Change, constant: Reason, said: str, after: float) -> Wish:
     base = sorted(change.base)
     before = base[len(base) // 2] if base else 0.0
-    wish = Wish(
+    return Wish(
         size=change.before,
         step="rollback",
         constant=constant,
-        detail=f"plan {change.plan} brought {after:,.0f} samples/s, {change.predicted:,.0f} were predicted",
+        detail=said,
         measured=after,
         predicted=before,
     )
-    plan = propose(name, job, state, wish, rolls_back=change.plan)
-    return plan.replace(mode="auto")
+
+
+def _back(name: str, job: KnownJob, state: BrainState, change: Change, wish: Wish) -> PlanProposed:
+    return propose(name, job, state, wish, rolls_back=change.plan).replace(mode="auto")
 
 
 def shrink(

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from rover_bus.events.data_facts import AboutData
 from rover_bus.events.fact import Fact, JobFact, MasterFact, Position
 from rover_bus.events.host_facts import AboutCluster, AboutHosts
-from rover_bus.events.identity import DesiredMember, MasterSeat, Member, Role
+from rover_bus.events.identity import DesiredMember, ExitReason, MasterSeat, Member, Role
 from rover_bus.events.invariants import Bytes, Count, Fraction, Uid
 from rover_bus.events.job import JobSpec
 from rover_bus.events.plan_facts import (
@@ -192,10 +192,11 @@ class MembersUnheard(BrainFact, frozen=True, kw_only=True, tag="members.unheard.
 
 
 class MemberLeft(MasterFact, frozen=True, kw_only=True, tag="member.left.v1"):
-    """A member said goodbye: it holds nothing any more."""
+    """A member said goodbye: it holds nothing any more. `taken`: by what its host takes it away, "" where it goes by itself."""
 
     member: Member
     reason: str = ""
+    taken: ExitReason | Literal[""] = ""
 
 
 class RoutingChanged(MasterFact, frozen=True, kw_only=True, tag="routing.changed.v1"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from rover_bus.events.fact import Fact, Position
-from rover_bus.events.identity import Exit, HostCapacity, Member, Process, Resources
+from rover_bus.events.identity import Exit, ExitReason, HostCapacity, Member, Process, Resources
 from rover_bus.events.invariants import Bytes, Count, Seconds, Told
 from rover_bus.events.job import PlanMode
 
@@ -104,6 +104,32 @@ class HostAdjustRefused(HostFact, frozen=True, kw_only=True, tag="host.adjust_re
     uid: str
     member: Member
     resources: Resources
+    why: str
+
+
+class HostMemberUnplaced(HostFact, frozen=True, kw_only=True, tag="host.member_unplaced.v1"):
+    """No node took a member within its patience. It stays ordered, and starts once there is room, until it is desired no more.
+
+    `reason`: the scheduler's own constant; `why`: its words.
+    """
+
+    job: str
+    uid: str
+    member: Member
+    reason: str
+    why: str
+
+
+class HostMemberTaken(HostFact, frozen=True, kw_only=True, tag="host.member_taken.v1"):
+    """Another than its job begins to take a member away: it has its grace to leave, and `host.exited` follows.
+
+    `reason`: what its end will be called; `why`: the platform's own constant and words.
+    """
+
+    job: str
+    uid: str
+    member: Member
+    reason: ExitReason
     why: str
 
 
@@ -218,6 +244,8 @@ AboutHosts = (
     | HostProgramRefused
     | HostProgramMended
     | HostAdjustRefused
+    | HostMemberUnplaced
+    | HostMemberTaken
     | HostSpareFailed
     | HostSpareMended
     | HostSlow

@@ -23,7 +23,7 @@ from rover_bus.events.fact import MasterFact
 from rover_bus.events.fact import Record as Record
 from rover_bus.events.fact import Unpublished as Unpublished
 from rover_bus.events.facts import FACTS, PlanProposed
-from rover_bus.events.identity import Member
+from rover_bus.events.identity import ExitReason, Member
 from rover_bus.events.job import PlanMode
 
 # -- the job -----------------------------------------------------------------------------------------------------------
@@ -67,6 +67,13 @@ class PlanDeferred(Caused, frozen=True, kw_only=True, tag="plan.deferred"):
 class ModeFixed(Caused, frozen=True, kw_only=True, tag="plan.mode"):
     mode: PlanMode
     by: str = ""
+
+
+class LossAnnounced(Caused, frozen=True, kw_only=True, tag="member.loss_announced"):
+    """A member that takes part is being taken away: when it says goodbye, this is why."""
+
+    member: Member
+    reason: ExitReason
 
 
 class HostNoticed(Caused, frozen=True, kw_only=True, tag="host.noticed"):
@@ -258,6 +265,7 @@ UNPUBLISHED: tuple[type[Unpublished], ...] = (
     ServerFinished,
     PlanDeferred,
     ModeFixed,
+    LossAnnounced,
     HostNoticed,
     HostReturned,
     HostUnfit,

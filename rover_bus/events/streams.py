@@ -214,6 +214,8 @@ FACTS_KEPT: dict[str, Kept] = {
             "host.turn_failed",
             "host.program_refused",
             "host.adjust_refused",
+            "host.member_unplaced",
+            "host.member_taken",
             "host.program_mended",
             "host.spare_failed",
             "host.spare_mended",

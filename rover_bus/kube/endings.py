@@ -14,6 +14,7 @@ from rover_bus.node.exits import SIGTERM, classify
 
 MOST_SIGNAL = 64
 MOST_DETAIL = 500
+DELETED = "its pod was deleted"
 # What Kubernetes itself did to a pod, by the reason of its condition DisruptionTarget.
 DISRUPTED: dict[str, ExitReason] = {
     "PreemptionByScheduler": "preempted",
@@ -37,9 +38,8 @@ def ending_of(pod: Pod) -> Exit:
     ended = main.state.terminated if main else None
     if UNSTARTED in notes:
         return _exit("never_started", notes[UNSTARTED])
-    why = pod.status.condition("DisruptionTarget")
-    if why is not None and why.reason in DISRUPTED:
-        return _exit(DISRUPTED[why.reason], f"{why.reason}: {why.message}", ended)
+    if (disrupted := _disrupted(pod)) is not None:
+        return _exit(*disrupted, ended)
     if pod.status.reason in REFUSED:
         return _exit(REFUSED[pod.status.reason], f"{pod.status.reason}: {pod.status.message}", ended)
     if ended is not None and ended.started_at is not None:
@@ -48,6 +48,22 @@ def ending_of(pod: Pod) -> Exit:
         return _exit("drained", notes[ASKED])
     detail = ended.message if ended else pod.status.message
     return _exit("never_started", detail or "it was deleted before its container ran")
+
+
+def taken_away(pod: Pod) -> tuple[ExitReason, str] | None:
+    """Return by what another than us begins to take a pod away, and its words; None while it does not, or it is our doing."""
+    notes = pod.metadata.annotations
+    if pod.metadata.deletion_timestamp is None or ASKED in notes or UNSTARTED in notes:
+        return None
+    return _disrupted(pod) or ("killed", DELETED)
+
+
+def _disrupted(pod: Pod) -> tuple[ExitReason, str] | None:
+    """Return what Kubernetes itself does to a pod, by its own constant and words."""
+    why = pod.status.condition("DisruptionTarget")
+    if why is None or why.reason not in DISRUPTED:
+        return None
+    return DISRUPTED[why.reason], f"{why.reason}: {why.message}"
 
 
 def gone() -> Exit:
@@ -63,7 +79,7 @@ def _of_container(pod: Pod, ended: ContainerEnded) -> Exit:
     asked = pod.metadata.annotations.get(ASKED, "")
     killed = ""
     if pod.metadata.deletion_timestamp and not asked and code in (0, -SIGTERM, SIGTERM):
-        killed = "deleted: its pod was deleted"
+        killed = f"deleted: {DELETED}"
     if asked and code == -9:
         killed = "grace: it did not leave in time"
     reason, status, signal, detail = classify(code, asked=asked, killed=killed)

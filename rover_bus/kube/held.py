@@ -18,7 +18,7 @@ from rover_bus.events.last_words import BYTES, LINES
 from rover_bus.events.logs import get_logger
 from rover_bus.kube.api import STRATEGIC, ApiRefused
 from rover_bus.kube.cluster import KubeCluster
-from rover_bus.kube.endings import ending_of, gone
+from rover_bus.kube.endings import ending_of, gone, taken_away
 from rover_bus.kube.kinds import POD, SECRET, Json, Pod, Quantities, Ref, quantity
 from rover_bus.kube.pods import (
     ASKED,
@@ -34,11 +34,12 @@ from rover_bus.kube.pods import (
     ref_of,
     runs,
     secret_of,
+    why_not_placed,
     why_not_started,
     written,
 )
 from rover_bus.kube.templates import MAIN
-from rover_bus.node.port import Adjusted, AdjustRefused, Incarnation, Observe, Running
+from rover_bus.node.port import Adjusted, AdjustRefused, Incarnation, Observe, Running, TakenAway, Unplaced
 
 LAST_WORDS_S = 5.0  # for a log: its node may be gone
 AGAIN_S, MOST_AGAIN_S = 0.2, 5.0  # before a request is repeated that the API server did not answer
@@ -83,6 +84,9 @@ class HeldPod:
         self.grace_s: int | None = None  # it is to leave within it
         self.granted_s: int | None = None  # what the API server was told of that
         self._running, self._since_s = False, self._loop.time()
+        self._unplaced = self._taken = (
+            False  # it was observed that no node takes it; that another takes it away
+        )
         self._unstarted = ""  # why it is given up before it ran
         self._wanted: Resources | None = None  # it is to have
         self._wanted_s = 0.0
@@ -125,15 +129,32 @@ class HeldPod:
         return pod if pod is not None and pod.metadata.uid == self.pod else None
 
     def show(self, pod: Pod) -> None:
-        """Observe that it runs, once."""
+        """Observe that it runs, that no node takes it, and that another takes it away; each once."""
         if runs(pod) and not self._running:
             self._running = True
             self._reports.observe(Running(self.incarnation.key, adopted=self.adopted))
+        if not self._taken and (taken := taken_away(pod)) is not None:
+            self._taken = True
+            self._reports.observe(TakenAway(self.incarnation.key, *taken))
+        refused = why_not_placed(pod)
+        if self._unplaced and refused is None:
+            self._unplaced, self._since_s = (
+                False,
+                self._loop.time(),
+            )  # a node has it: its start has the whole patience
+        elif not self._unplaced and refused is not None and self._is_overdue():
+            self._unplaced = True
+            self._reports.observe(Unplaced(self.incarnation.key, refused.reason, refused.message))
+
+    def _is_overdue(self) -> bool:
+        """Whether its patience is over, and it neither runs nor is to leave."""
+        late = self._loop.time() - self._since_s >= self._start_patience_s
+        return late and not self._running and self.grace_s is None
 
     def _patience_s(self) -> float | None:
         """After how many seconds to look again though nothing changes; None: never."""
         now_s = self._loop.time()
-        if not self._running and self.granted_s is None:
+        if not self._running and self.granted_s is None and not self._unplaced:
             return max(self._since_s + self._start_patience_s - now_s, AGAIN_S)
         return (
             max(self._wanted_s + self._settings.adjust_patience_s - now_s, AGAIN_S)
@@ -189,8 +210,7 @@ class HeldPod:
     # -- asked to leave, or given up -----------------------------------------------------------------------------------
 
     async def _leave(self, pod: Pod) -> None:
-        overdue = self._loop.time() - self._since_s >= self._start_patience_s
-        if not self._running and self.grace_s is None and overdue:
+        if self._is_overdue() and not self._unplaced:
             self._unstarted, self.grace_s = why_not_started(pod) or "its container did not start in time", 1
         if self.grace_s is None or self.grace_s == self.granted_s:
             return

@@ -30,13 +30,15 @@ Steps = Generator[Record, None, Reply | None]
 
 def leave(state: State, request: LeaveRequest) -> Steps:
     answers = yield from report_progress(state, request, 0, request.progress)
-    cause = causes.request(request.member, "leave")
+    known = state.seats.admitted.get(request.member.name)
+    taken = known.taken if known is not None and known.member == request.member else ""
+    cause = known.taken_cause if known is not None and taken else causes.request(request.member, "leave")
     if state.ledger is not None and state.ledger.complete:
         yield from lifecycle.close_epoch(state, cause)
     member = request.member
     if request.reason == EARLY:
         yield from charge_early_end(state, member, cause)
-    yield MemberLeft(member=member, reason=request.reason, cause=cause)
+    yield MemberLeft(member=member, reason=request.reason, taken=taken, cause=cause)
     done = isinstance(state.phase, Closed | Finishing) or bool(state.ending.stop)
     if is_planned(state, member) and member.role == "worker":
         if done and not (lifecycle.result_needs_a_worker(state) and not state.seats.workers()):
@@ -44,7 +46,7 @@ def leave(state: State, request: LeaveRequest) -> Steps:
         elif spent := lifecycle.spent_budget(state):
             yield from lifecycle.end(state, "failed", *spent, cause)
         else:
-            reason = f"{member} left: {request.reason}"
+            reason = f"{member} left: {taken or request.reason}"
             yield replace_members(state, [member], cause, reason, left=True)
     yield from lifecycle.consequences(state, cause)
     return LeaveReply(term=state.term, generation=state.generation, answers=answers)

@@ -78,9 +78,16 @@ def _leave(state: State, record: facts.MemberLeft) -> None:
         known is not None and known.host in seats.hosts.leaving
     )  # it left because its host does (S29)
     training = isinstance(state.phase, Training) and not state.ending.stop
-    follows = _leave_step(state, member, outside=None, how="left")
+    taken = bool(record.taken)
+    follows = _leave_step(
+        state, member, outside=taken or None, how=f"left: {record.taken}" if taken else "left"
+    )
     if member.role == "worker" and training and wanted and not host_leaves and not follows:
-        state.charges.relaunches += 1
+        if taken:
+            state.charges.preemptions += 1
+        else:
+            state.charges.relaunches += 1
+            seats.left[member.name] = member
     _remove(state, member)
 
 
@@ -120,6 +127,18 @@ def _lose(state: State, record: facts.MemberLost) -> None:
     elif member.role == "ps":
         state.counts.servers_lost += 1
         state.counts.servers_taken += record.reason in TAKEN
+
+
+def _announce(state: State, record: log.LossAnnounced) -> None:
+    """Why a member goes; where it said goodbye before that was known, the goodbye was no failure."""
+    seats, member = state.seats, record.member
+    if seats.has(member):
+        known = seats.admitted[member.name]
+        known.taken, known.taken_cause = record.reason, record.cause
+    elif seats.left.get(member.name) == member:
+        del seats.left[member.name]
+        state.charges.relaunches -= 1
+        state.charges.preemptions += 1
 
 
 def _form_group(state: State, record: facts.GroupFormed) -> None:
@@ -178,6 +197,7 @@ EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     facts.MemberLeft: _leave,
     facts.GroupFormed: _form_group,
     facts.GroupBroken: _break_group,
+    log.LossAnnounced: _announce,
     log.HostNoticed: _notice_host,
     facts.MembersDisplaced: _lose_host,
     log.HostReturned: _regain_host,

@@ -21,6 +21,8 @@ from rover_bus.events.host_facts import (
     HostExited,
     HostLeaving,
     HostLeft,
+    HostMemberTaken,
+    HostMemberUnplaced,
     HostProgramMended,
     HostProgramRefused,
     HostRegistered,
@@ -28,7 +30,7 @@ from rover_bus.events.host_facts import (
 from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
 from rover_bus.events.log import HostFit, ModeFixed, Record, StopAsked
 from rover_bus.events.requests import Reply
-from rover_bus.master import cutting, finding, hosts, lifecycle, proposals, refitting
+from rover_bus.master import announced, cutting, finding, hosts, lifecycle, proposals, refitting
 from rover_bus.master.failing import charge, charge_early_end, is_known
 from rover_bus.master.phases import Ended, Finishing
 from rover_bus.master.planning import is_planned
@@ -81,6 +83,10 @@ def notice(state: State, fact: Fact, cause: str) -> Steps:
             yield from hosts.find_fit(state, host, cause)
         case HostAdjustRefused(job=job, uid=uid) if _is_of(state, job, uid):
             yield from refitting.refit(state, fact, cause)
+        case HostMemberTaken(job=job, uid=uid) if _is_of(state, job, uid):
+            yield from announced.announce_loss(state, fact, cause)
+        case HostMemberUnplaced(job=job, uid=uid) if _is_of(state, job, uid):
+            yield from announced.give_up_unplaced(state, fact, cause)
         case HostExited(member=member) if fact.job == state.job.spec.name:
             yield from _exited(state, fact, member, cause)
     return None

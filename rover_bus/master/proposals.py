@@ -111,11 +111,21 @@ def _apply(state: State, proposal: PlanProposed, cause: str, approved_by: str = 
 
 
 def mode_for(state: State, proposal: PlanProposed) -> PlanMode:
-    """Return the stricter of what the plan and the job say. A first plan, and a person's own, are carried out."""
+    """Return the stricter of what the plan and the job say. A first plan, a person's own, and the end of a plan whose members
+    do not come are carried out.
+    """
     if not state.seats.wanted or not proposal.brain_term or proposal.step == "asked":
+        return "auto"
+    if _ends_what_never_came(state, proposal):
         return "auto"
     own = state.plans.mode or state.job.spec.plan.mode
     return max(own, proposal.mode, key=STRICTNESS.index)
+
+
+def _ends_what_never_came(state: State, proposal: PlanProposed) -> bool:
+    """Whether a plan takes back the one that is carried out, before its members are all there: what was let pass then is what was
+    before it."""
+    return proposal.rolls_back > 0 and proposal.rolls_back == state.plans.settling
 
 
 def check(state: State, proposal: PlanProposed) -> Obstacle | None:
@@ -148,6 +158,8 @@ def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
     pin = spec.workers.count
     if proposal.step == "asked" and proposal.brain_term:
         return None  # the Brain has looked at limits, quota and capacity (brain/asked.py); a person may change what a person fixed
+    if _ends_what_never_came(state, proposal):
+        return None
     if proposal.brain_term and pin and proposal.workers != pin and not makes_room:
         return (
             "constrained_by_user",

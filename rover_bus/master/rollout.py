@@ -50,6 +50,7 @@ MOVE_BYTES = (
 MOVE_SLOTS = 256  # while it is not known how large a slot is
 ATTEMPTS = 3  # moves of one rollout that may fail
 
+NAMED_S = 2.0  # beyond its patience, a server is waited for: a platform that knows why it does not start says so first
 SERVER_NEVER_STARTED = "server_never_started"
 MOVES_FAIL = "moves_fail"
 
@@ -229,7 +230,7 @@ def advance(state: State, telemetry: Telemetry, cause: str) -> Consequences:
         yield from _resume(state, cause)
         return
     if not isinstance(state.phase, Training) or state.ending.stop:
-        yield from _stop(
+        yield from stop(
             state,
             rollout,
             "the job is asked to stop" if state.ending.stop else f"the job is {name_of(state.phase)}",
@@ -328,7 +329,7 @@ def _release_idle(state: State, rollout: Rollout, why: str, cause: str) -> Conse
         yield remove_members(state, gone, cause, f"rollout {rollout.number} {why}: they own no slots")
 
 
-def _stop(state: State, rollout: Rollout, reason: str, cause: str) -> Consequences:
+def stop(state: State, rollout: Rollout, reason: str, cause: str) -> Consequences:
     """End a rollout, wherever it is; the routing stands as it is."""
     moved = rollout.moved
     yield from _give_up(rollout, reason, cause)
@@ -361,8 +362,9 @@ def tick(state: State, patience: StepPatience, telemetry: Telemetry, now: float)
     if rollout.move is None and rollout.first:
         return
     if rollout.move is None:
-        if patience.lasts((rollout.number, rollout.moved, rollout.failures), now) > patient.start_patience_s:
-            yield from _stop(
+        within_s = patient.start_patience_s + NAMED_S
+        if patience.lasts((rollout.number, rollout.moved, rollout.failures), now) > within_s:
+            yield from stop(
                 state,
                 rollout,
                 SERVER_NEVER_STARTED,
@@ -385,7 +387,7 @@ def tick(state: State, patience: StepPatience, telemetry: Telemetry, now: float)
 def _fail(state: State, rollout: Rollout, reason: str, cause: str) -> Consequences:
     yield from _give_up(rollout, reason, cause)
     if rollout.failures >= ATTEMPTS:
-        yield from _stop(state, rollout, f"{MOVES_FAIL}: {reason}", cause)
+        yield from stop(state, rollout, f"{MOVES_FAIL}: {reason}", cause)
 
 
 def report(state: State, request: HeartbeatRequest) -> Consequences:
@@ -466,7 +468,7 @@ def lose_idle_server(state: State, member: Member, cause: str) -> Consequences:
     ):
         yield from _give_up(rollout, f"{member} is lost", cause)
     if rollout is not None and rollout.failures >= ATTEMPTS:
-        yield from _stop(state, rollout, f"{MOVES_FAIL}: {member.name} was lost again and again", cause)
+        yield from stop(state, rollout, f"{MOVES_FAIL}: {member.name} was lost again and again", cause)
     if is_planned(state, member):
         yield replace_members(state, [member], cause, f"{member} lost, without slots")
 

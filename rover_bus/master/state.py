@@ -16,13 +16,13 @@ What a master remembers without logging it is one struct beside this tree: unlog
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from rover_bus.events.checkpoints import RestoreOrder
 from rover_bus.events.facts import PlanProposed
-from rover_bus.events.identity import DesiredMember, MasterSeat, Member
+from rover_bus.events.identity import DesiredMember, ExitReason, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.routing import RoutingTable
 from rover_bus.events.starts import ServerStart
@@ -44,7 +44,10 @@ class OpenedJob(msgspec.Struct, frozen=True):
 
 
 class Admitted(msgspec.Struct, omit_defaults=True):
-    """An admitted member. `planned`: by the plan of that time, not by itself."""
+    """An admitted member. `planned`: by the plan of that time, not by itself.
+
+    `taken`: by what it is being taken away, "" while it is not; `taken_cause`: the fact that said so.
+    """
 
     member: Member
     nonce: str
@@ -54,6 +57,8 @@ class Admitted(msgspec.Struct, omit_defaults=True):
     planned: bool = True
     start: ServerStart | None = None  # of a server (P5)
     stages_at: str = ""
+    taken: ExitReason | Literal[""] = ""
+    taken_cause: str = ""
 
     @property
     def keeper(self) -> str:
@@ -91,6 +96,7 @@ class Seats(msgspec.Struct, omit_defaults=True):
     done: dict[str, DesiredMember] = {}  # were wanted, and are done: a rewind needs them again (P24)
     admitted: dict[str, Admitted] = {}
     incarnations: dict[str, int] = {}  # the last one allocated
+    left: dict[str, Member] = {}  # whose last goodbye counts as a failure of the program
     gaps: list[str] = []  # lost workers whose successors are not named yet
     repairing: list[str] = []  # members whose next incarnation was named and is not there yet
     masters: list[MasterSeat] = []  # by index

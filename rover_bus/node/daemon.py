@@ -16,7 +16,7 @@ from rover_bus.events import facts, host_facts
 from rover_bus.events.bus import Bus, ConnectionState, Stored
 from rover_bus.events.deciding import Decider, WakeAt
 from rover_bus.events.errors import BadMessage
-from rover_bus.events.identity import Exit, Member, Process, Resources
+from rover_bus.events.identity import Exit, Member, Process
 from rover_bus.events.logs import get_logger
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramReply
@@ -59,6 +59,9 @@ from rover_bus.node.port import (
     Platform,
     Running,
     StartOrder,
+    TakenAway,
+    Trouble,
+    Unplaced,
 )
 from rover_bus.node.presence import Presence
 from rover_bus.node.programs import Trial, program_fact
@@ -68,6 +71,7 @@ from rover_bus.node.spares import Drop, MemoryPressed, Prepare, Spares, is_press
 from rover_bus.node.storage.persister import Persister, Places
 from rover_bus.node.storage.state import Cut
 from rover_bus.node.tenants import WatchedTenants, seen_by
+from rover_bus.node.troubles import told_of
 from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, ends_before, run_until
 
 FOLLOWED = (
@@ -364,18 +368,13 @@ class Daemon:
                 self._ends[observation.job, observation.member.name] = observation
                 if not observation.reported:
                     self._report_end(observation)
-            case AdjustRefused(key, resources, why) if key in self.state.observed:
-                self._report_refusal(self.state.observed[key], resources, why)
+            case AdjustRefused(key) | Unplaced(key) | TakenAway(key) if key in self.state.observed:
+                self._report_trouble(self.state.observed[key], observation)
             case _:
                 pass  # no other component needs to know
 
-    def _report_refusal(self, known: ObservedMember, resources: Resources, why: str) -> None:
-        job, uid, member = known.job, known.incarnation.uid, known.desired.member
-        fact = host_facts.HostAdjustRefused(
-            host=self._host.name, job=job, uid=uid, member=member, resources=resources, why=why[:500]
-        )
-        size = f"{resources.cores:g}.{resources.memory_bytes}"
-        self._post(fact, f"adjust_refused.{job}.{uid}.{member}.{size}", job)
+    def _report_trouble(self, known: ObservedMember, seen: Trouble) -> None:
+        self._post(*told_of(seen, known.incarnation, self._host.name), known.job)
 
     def _report_start(self, known: ObservedMember, seen: Running) -> None:
         job, member = known.job, known.desired.member

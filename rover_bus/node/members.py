@@ -49,6 +49,8 @@ from rover_bus.node.port import (
     SpareReady,
     SpareSpawned,
     Spawned,
+    TakenAway,
+    Unplaced,
     WorkerLoaded,
 )
 from rover_bus.node.programs import UNTRIED, Trial
@@ -192,6 +194,8 @@ def evolve(state: HostMembers, input: Happening) -> HostMembers:
     match input:
         case Spawned() | Running() | Leaving() | Adjusted() | AdjustRefused():
             return _evolve_observed(state, input)
+        case Unplaced() | TakenAway():
+            return state  # what follows from it is for the job's log to say
         case Exited():
             return _evolve_ended(state, input)
         case WorkerLoaded() | SpareSpawned() | SpareReady() | SpareGone() | MemoryPressed():

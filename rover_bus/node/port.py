@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Resources, Role
+from rover_bus.events.identity import DesiredMember, Exit, ExitReason, HostCapacity, Member, Resources, Role
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 
@@ -143,6 +143,27 @@ class AdjustRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class Unplaced:
+    """Nothing can take a member that is ordered, for as long as its patience lasts. It starts as soon as something can.
+
+    `reason`: a constant of what places it; `why`: its words.
+    """
+
+    key: Key
+    reason: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakenAway:
+    """Another than us begins to take a member away: it leaves within its grace, and is Exited then, by this reason."""
+
+    key: Key
+    reason: ExitReason
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """An incarnation is proven dead, with all that it began. `at_s`: monotonic. `reported`: the bus has its fact already."""
 
@@ -196,7 +217,8 @@ class SpareGone:
 
 
 SpareObservation = WorkerLoaded | SpareSpawned | SpareReady | SpareGone
-Observation = Spawned | Running | Leaving | Adjusted | AdjustRefused | Exited | SpareObservation
+Trouble = AdjustRefused | Unplaced | TakenAway  # what is published of a member, beside its start and its end
+Observation = Spawned | Running | Leaving | Adjusted | Trouble | Exited | SpareObservation
 Observe = Callable[[Observation], None]
 Answer = Callable[[ProgramReply], None]
 
@@ -223,7 +245,7 @@ class Platform(Protocol):
         """The roles that this platform has a command for."""
 
     def start(self, order: StartOrder) -> None:
-        """Start an incarnation; observed as Spawned, then Running, or Exited with `never_started`.
+        """Start an incarnation; observed as Spawned, then Running, or Exited with `never_started`; Unplaced while nothing takes it.
 
         An order for a member that runs changes nothing: it is never started while a former incarnation may live.
         Where it names a spare that is ready, that one is SpareGone first, and the member is Running at once.

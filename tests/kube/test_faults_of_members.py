@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kube_cluster import Cluster, kubelet
-from pod_faults import cause_of_end, ends, pod_of, running, until_as_planned
+from pod_faults import cause_of_end, ends, name_of, pod_of, running, story, until_as_planned
 from pod_stacks import PodStack
 from small_job import SmallJob
 
@@ -44,9 +44,10 @@ def small_job(stack: PodStack, folder: Path, **more: Any) -> SmallJob:
 
 
 def begin(cluster: Cluster, namespace: str, job: SmallJob) -> None:
-    """Submit it, and see its members run."""
+    """Submit it, and see its members run and take part."""
     job.submit()
     until_as_planned(cluster, namespace, job, workers=2, servers=1)
+    job.until(lambda: len(job.facts("member.admitted")) == 3, "members that take part")
 
 
 def ends_as_planned(cluster: Cluster, namespace: str, job: SmallJob, reason: str, said: str) -> None:
@@ -61,6 +62,20 @@ def ends_as_planned(cluster: Cluster, namespace: str, job: SmallJob, reason: str
     until_no_pods(cluster, namespace, job)
 
 
+def is_named_before_it_leaves(job: SmallJob, reason: str, said: str) -> None:
+    """The story of a worker that is taken away begins its end with what takes it. Its goodbye names that, unless it came first."""
+    ended = ends(job)[0]
+    facts = [each for each in story(job, name_of(ended)) if each["type"] in TOLD]
+    assert [each["type"] for each in facts] == list(TOLD)
+    taken, left, _ = facts
+    assert taken["reason"] == reason
+    assert left["taken"] in (reason, "")
+    assert said in taken["why"]
+
+
+TOLD = ("host.member_taken.v1", "member.left.v1", "host.exited.v1")
+
+
 def until_no_pods(cluster: Cluster, namespace: str, job: SmallJob) -> None:
     job.until(lambda: not running(cluster, namespace), "no member's pod")
 
@@ -73,6 +88,7 @@ def test_a_worker_that_was_deleted_by_hand(
     gone = pod_of(cluster, namespace, "worker")
     assert cluster.kubectl("-n", namespace, "delete", "pod", gone, "--wait=false").returncode == 0
     ends_as_planned(cluster, namespace, job, "killed", "its pod was deleted")
+    is_named_before_it_leaves(job, "killed", "its pod was deleted")
 
 
 BUDGET: dict[str, Any] = {
@@ -106,6 +122,7 @@ def test_an_eviction_that_a_disruption_budget_refuses_and_then_allows(
     assert cluster.kubectl("-n", namespace, *eased).returncode == 0
     job.until(lambda: not evict(), "an eviction that is allowed")
     ends_as_planned(cluster, namespace, job, "evicted", "EvictionByEvictionAPI")
+    is_named_before_it_leaves(job, "evicted", "EvictionByEvictionAPI")
 
 
 def test_a_worker_without_memory_left(
@@ -144,6 +161,7 @@ def test_a_member_that_the_scheduler_preempts(
     gone = cluster.kubectl("-n", namespace, "delete", "pod", "rival", "--wait=false")
     assert gone.returncode == 0, gone.stderr
     ends_as_planned(cluster, namespace, job, "preempted", "PreemptionByScheduler")
+    is_named_before_it_leaves(job, "preempted", "PreemptionByScheduler")
 
 
 def test_members_whose_node_is_lost(

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from kube_cluster import Cluster
-from pod_faults import cause_of_end, ends, pod_of, running, until_as_planned
+from pod_faults import cause_of_end, ends, pod_of, running, story, until_as_planned
 from pod_stacks import PodStack
 from small_job import SmallJob
 
+from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.kube.object import manifest_of
 
 
@@ -30,6 +31,9 @@ def job(stack: PodStack, tmp_path: Path) -> SmallJob:
         checkpoint='path = "store"\nevery = "1h"',
         top='[plan]\nmode = "observe"',
     )
+
+
+PROBING = '[plan]\nwindow = "2s"'
 
 
 def scale(job: SmallJob, workers: int) -> None:
@@ -78,6 +82,65 @@ def test_an_object_that_is_edited_during_a_scale_out(
     assert ends(job) == []
     job.complete()
     job.until(lambda: not running(installed, namespace), "no member's pod")
+
+
+ALONE = {
+    "requiredDuringSchedulingIgnoredDuringExecution": [
+        {
+            "labelSelector": {"matchLabels": {"rover-bus.io/role": "worker"}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+    ]
+}
+
+
+def begin_alone(cluster: Cluster, namespace: str, job: SmallJob) -> None:
+    """Apply its object, whose workers take each a node of its own, which only the scheduler knows; see its one worker run."""
+    job.write()
+    made = manifest_of(job.folder / "job.toml")
+    made["spec"]["data"]["train"] = str(job.folder / made["spec"]["data"]["train"])
+    made["spec"]["checkpoint"] = {"every": "1h"}
+    made["spec"]["templates"] = {"worker": {"spec": {"affinity": {"podAntiAffinity": ALONE}}}}
+    applied = cluster.kubectl("-n", namespace, "apply", "-f", "-", given=json.dumps(made))
+    assert applied.returncode == 0, applied.stderr
+    until_as_planned(cluster, namespace, job, workers=1, servers=1)
+
+
+def is_rolled_back_by_the_scheduler(cluster: Cluster, namespace: str, job: SmallJob) -> None:
+    """The plan is taken back for what the scheduler says, its members are those of before, and no budget paid for it."""
+    job.until(lambda: job.facts("plan.rolled_back"), "a plan that is rolled back")
+    said = job.facts("plan.rolled_back")[0]
+    assert said["constant"] == Reason.NEVER_LIVE
+    until_as_planned(cluster, namespace, job, workers=1, servers=1)
+    waited = story(job, "worker-1.1")
+    assert [each["type"] for each in waited][:2] == ["members.desired.v1", "host.member_unplaced.v1"]
+    assert (waited[1]["reason"], "anti-affinity" in waited[1]["why"]) == ("Unschedulable", True)
+    back = next(each for each in job.facts("plan.proposed") if each["plan"] == said["by_plan"])
+    assert waited[1]["why"] in back["reason"]
+    assert job.facts("member.lost") == []
+    assert {each["incarnation"] for each in ends(job)} == {1}
+    assert {each["exit"]["reason"] for each in job.facts("host.exited")} == {"drained"}
+
+
+def test_a_plan_of_a_person_that_no_node_has_room_for(
+    installed: Cluster, namespace: str, job: SmallJob
+) -> None:
+    alone = replace(job, start=1, moves='start_patience = "6s"')
+    begin_alone(installed, namespace, alone)
+    scale(alone, 3)
+    is_rolled_back_by_the_scheduler(installed, namespace, alone)
+    alone.complete()
+    alone.until(lambda: not running(installed, namespace), "no member's pod")
+
+
+def test_a_plan_of_the_brain_that_no_node_has_room_for(
+    installed: Cluster, namespace: str, job: SmallJob
+) -> None:
+    own = replace(job, start=1, most=2, most_servers=1, moves='start_patience = "6s"', top=PROBING)
+    begin_alone(installed, namespace, own)
+    is_rolled_back_by_the_scheduler(installed, namespace, own)
+    own.complete()
+    own.until(lambda: not running(installed, namespace), "no member's pod")
 
 
 @pytest.mark.long

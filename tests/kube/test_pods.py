@@ -17,7 +17,17 @@ from platform_contract import JOB, SECRET, SOME, UID, Seat
 from rover_bus.events.identity import DesiredMember, Member, Resources
 from rover_bus.kube.kinds import POD, Pod, quantity
 from rover_bus.kube.pods import manifest, ref_of
-from rover_bus.node.port import Adjusted, AdjustRefused, Exited, Incarnation, Running, Spawned, StartOrder
+from rover_bus.node.port import (
+    Adjusted,
+    AdjustRefused,
+    Exited,
+    Incarnation,
+    Running,
+    Spawned,
+    StartOrder,
+    TakenAway,
+    Unplaced,
+)
 
 EATS = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 Scene = Callable[[Seat], Awaitable[None]]
@@ -141,6 +151,10 @@ def test_a_member_that_is_evicted_says_so(cluster: Cluster, play: Play) -> None:
         }
         path = f"/api/v1/namespaces/{space}/pods/{name}/eviction"
         kubectl(cluster, seat, "create", "--raw", path, "-f", "-", given=json.dumps(asked))
+        taken = await seat.until(TakenAway)
+        assert (taken.key, taken.reason) == (run.key, "evicted")
+        assert taken.why.startswith("EvictionByEvictionAPI")
+        assert seat.of(Exited) == []
         ended = await seat.until(Exited)
         assert ended.exit.reason == "evicted"
         assert ended.exit.detail.startswith("EvictionByEvictionAPI")
@@ -148,16 +162,25 @@ def test_a_member_that_is_evicted_says_so(cluster: Cluster, play: Play) -> None:
     play(scene)
 
 
-def test_a_member_that_nothing_can_place_never_starts_and_says_why(cluster: Cluster, play: Play) -> None:
-    async def scene(seat: Seat) -> None:
-        much = Resources(cores=1000.0, memory_bytes=1 << 20)
-        order(seat, "sleep", "600", resources=much, start_patience_s=1.0)
-        ended = await seat.until(Exited)
-        assert ended.exit.reason == "never_started"
-        assert "Insufficient cpu" in ended.exit.detail
-        seat.platform.mark_reported(ended)
-        await until_gone(cluster, seat, "pods")
+def test_a_member_that_no_node_takes_waits_and_starts_once_one_does(cluster: Cluster, play: Play) -> None:
+    """Its patience over, the scheduler's own reason is observed, once; the pod stays, and a new one is never made of it."""
 
+    async def scene(seat: Seat) -> None:
+        kubectl(cluster, seat, "create", "-f", "-", given=json.dumps(RIVAL))
+        kubectl(cluster, seat, "wait", "--for=condition=PodScheduled", "pod/rival", "--timeout=60s")
+        run = order(
+            seat, "sleep", "600", resources=Resources(cores=12.0, memory_bytes=1 << 20), start_patience_s=2.0
+        )
+        waits = await seat.until(Unplaced)
+        assert (waits.key, waits.reason) == (run.key, "Unschedulable")
+        assert "Insufficient cpu" in waits.why
+        await asyncio.sleep(4.0)
+        kubectl(cluster, seat, "delete", "pod", "rival", "--wait=false", "--grace-period=1")
+        await seat.until(Running)
+        assert (len(seat.of(Unplaced)), seat.of(Exited)) == (1, [])
+        await seat.end(run)
+
+    cluster.kubectl("create", "priorityclass", "urgent", "--value=1000")
     play(scene)
 
 
@@ -176,8 +199,7 @@ RIVAL: dict[str, Any] = {
 
 
 def test_a_member_that_makes_room_for_more_urgent_pods_is_preempted(cluster: Cluster, play: Play) -> None:
-    made = cluster.kubectl("create", "priorityclass", "urgent", "--value=1000")
-    assert made.returncode == 0, made.stderr
+    cluster.kubectl("create", "priorityclass", "urgent", "--value=1000")
 
     async def scene(seat: Seat) -> None:
         run = order(seat, "sleep", "600", resources=Resources(cores=12.0, memory_bytes=1 << 26), grace_s=1.0)

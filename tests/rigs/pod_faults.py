@@ -66,9 +66,13 @@ def ends(job: SmallJob) -> list[dict[str, Any]]:
 
 def cause_of_end(job: SmallJob, member: dict[str, Any]) -> dict[str, Any]:
     """Return what the story of a member says of how its pod ended."""
-    done = job.rover("story", f"{job.name}/{name_of(member)}", "-o", "json")
-    assert done.returncode == 0, done.stderr
-    said = [json.loads(line)["body"] for line in done.stdout.splitlines()]
-    (exit,) = [each["exit"] for each in said if each["type"].startswith("host.exited")]
+    (exit,) = [each["exit"] for each in story(job, name_of(member)) if each["type"].startswith("host.exited")]
     assert isinstance(exit, dict)
     return exit
+
+
+def story(job: SmallJob, member: str) -> list[dict[str, Any]]:
+    """Return what the story of a member says, in order."""
+    done = job.rover("story", f"{job.name}/{member}", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)["body"] for line in done.stdout.splitlines()]

@@ -75,8 +75,8 @@ def _narrate_members(fact: facts.AboutMembers) -> str:
         case facts.MembersUnheard(host=host, stand_in=seat):
             instead = f", and no other with a master: one is started on {seat.host}" if seat else ""
             return f"host {host} is silent{instead}"
-        case facts.MemberLeft(member=member, reason=reason):
-            return f"{member} left{_because(reason)}"
+        case facts.MemberLeft(member=member, reason=reason, taken=taken):
+            return f"{member} left{_because(_spoken(taken) or reason)}"
         case facts.WorkerFailed(member=member, exception=exception, message=message):
             return f"{member} raised {exception}: {message}" if exception else f"{member} failed: {message}"
         case facts.GroupFormed(number=number, members=members):
@@ -114,6 +114,10 @@ def _narrate_host(fact: host_facts.AboutHosts) -> str:
         case host_facts.HostAdjustRefused(host=host, member=member, resources=wanted, why=why):
             size = f"{wanted.cores:g} cores and {wanted.memory_bytes / (1 << 20):,.0f} MiB"
             return f"{member} cannot be given {size} on host {host}, it keeps what it has: {why}"
+        case host_facts.HostMemberUnplaced(member=member, reason=reason, why=why):
+            return f"no node takes {member}, it waits for room: {reason}: {why}"
+        case host_facts.HostMemberTaken(member=member, host=host, reason=reason, why=why):
+            return f"{member} is being taken away from host {host}, {_spoken(reason)}: {why}"
         case host_facts.HostSpareFailed(host=host, job=job, failures=failures, why=why):
             return f"a spare of {job} failed on host {host}, {_count(failures, 'failure')} in a row: {why}"
         case host_facts.HostSpareMended(host=host, job=job):
@@ -290,6 +294,8 @@ WENT_WRONG = (
     | data_facts.LedgerRewound
     | data_facts.RowsSkipped
     | host_facts.HostProgramRefused
+    | host_facts.HostMemberUnplaced
+    | host_facts.HostMemberTaken
     | host_facts.HostServiceEnded
     | host_facts.HostSlow
     | host_facts.HostSpareFailed

@@ -23,6 +23,7 @@ from rover_bus.events.facts import (
     JobSubmitted,
     MasterElected,
     MemberAdmitted,
+    MemberLeft,
     MemberLost,
     MembersDesired,
     MembersUnheard,
@@ -30,7 +31,14 @@ from rover_bus.events.facts import (
     RolloutOpened,
     StragglerFound,
 )
-from rover_bus.events.host_facts import ClusterFact, HostExited, HostRegistered, HostStarted
+from rover_bus.events.host_facts import (
+    ClusterFact,
+    HostExited,
+    HostMemberTaken,
+    HostMemberUnplaced,
+    HostRegistered,
+    HostStarted,
+)
 from rover_bus.events.identity import Member
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import DEFAULT_TENANT
@@ -60,7 +68,7 @@ def story_of_member(happened: Sequence[Happened], job: str, name: str, incarnati
     """Return every fact that names a member of a job, or one incarnation of it."""
     story = [
         (0, "", each)
-        for each in happened
+        for each in _in_turn(happened)
         if each.job == job
         and any(member.name == name and incarnation in (0, member.incarnation) for member in _members(each))
     ]
@@ -69,6 +77,19 @@ def story_of_member(happened: Sequence[Happened], job: str, name: str, incarnati
             f"nothing is known of {name} of job {job!r}: `rover events {job}` lists what happened"
         )
     return story
+
+
+def _in_turn(happened: Sequence[Happened]) -> list[Happened]:
+    """The facts in order, what takes a member away before the goodbye that it leads to: both are stored within milliseconds."""
+    turns, left = list(happened), dict[tuple[str, Member], int]()
+    for at, each in enumerate(happened):
+        if isinstance(each.fact, MemberLeft):
+            left[each.job, each.fact.member] = at
+        elif isinstance(each.fact, HostMemberTaken) and (each.job, each.fact.member) in left:
+            turns.remove(each)
+            goodbye = happened[left[each.job, each.fact.member]]
+            turns.insert(turns.index(goodbye), each)
+    return turns
 
 
 def story_of_event(happened: Sequence[Happened], event: str) -> Story:
@@ -90,6 +111,7 @@ class Links:
         self._submissions: dict[str, list[Happened]] = defaultdict(list)
         self._wanted: dict[tuple[str, Member], list[Happened]] = defaultdict(list)
         self._ends: dict[tuple[str, str], list[Happened]] = defaultdict(list)  # of processes, by member name
+        self._taken: dict[tuple[str, Member], list[Happened]] = defaultdict(list)  # what takes members away
         for each in self._all:
             self._take(each)
         self._effects: dict[int, list[Happened]] = defaultdict(list)
@@ -115,6 +137,8 @@ class Links:
             self._hosts[causes.host(fact.host)].append(each)
         if isinstance(fact, HostExited) and fact.member is not None:
             self._ends[each.job, fact.member.name].append(each)
+        if isinstance(fact, HostMemberTaken):
+            self._taken[fact.job, fact.member].append(each)
         for member in _wanted(each):
             self._wanted[each.job, member].append(each)
 
@@ -128,8 +152,14 @@ class Links:
 
     def cause_of(self, happened: Happened) -> Happened | None:
         """Return the fact that caused this one, None where its story begins."""
-        cause = self.named_by(happened) or self._belongs_to(happened)
+        cause = self._takes_away(happened) or self.named_by(happened) or self._belongs_to(happened)
         return None if cause is happened else cause
+
+    def _takes_away(self, happened: Happened) -> Happened | None:
+        """Return what took a member away that said goodbye; None for one that went by itself."""
+        fact = happened.fact
+        taken = self._taken.get((happened.job, fact.member), []) if isinstance(fact, MemberLeft) else []
+        return taken[0] if taken else None
 
     def named_by(self, happened: Happened) -> Happened | None:
         """Return the fact that this one's cause names, None where it names none that is stored."""
@@ -182,8 +212,12 @@ class Links:
                 return wanted[0]
             if (ended := _before(self._ends.get((job, fact.process.member.name), []), happened)) is not None:
                 return ended  # a daemon starts a master again by itself
-        elif isinstance(fact, HostExited) and fact.member is not None:
-            started = _before(self._symbols.get((job, str(fact.member)), []), happened)
+        elif isinstance(fact, HostMemberUnplaced):
+            if wanted := self._wanted.get((job, fact.member), []):
+                return wanted[0]
+        elif isinstance(fact, HostExited | HostMemberTaken) and fact.member is not None:
+            taken = self._taken.get((job, fact.member), []) if isinstance(fact, HostExited) else []
+            started = _before(taken or self._symbols.get((job, str(fact.member)), []), happened)
             if started is not None:
                 return started
         elif isinstance(fact, HostPartFact):

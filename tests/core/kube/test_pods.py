@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from rover_bus.events.identity import DesiredMember, Member, Resources
-from rover_bus.kube.endings import ending_of
+from rover_bus.kube.endings import ending_of, taken_away
 from rover_bus.kube.kinds import Json, Metadata, Pod
 from rover_bus.kube.pods import (
     ASKED,
@@ -22,6 +22,7 @@ from rover_bus.kube.pods import (
     ran_s,
     ref_of,
     secret_of,
+    why_not_placed,
 )
 from rover_bus.kube.roverjobs import RoverJob
 from rover_bus.kube.sidecars import Sidecars
@@ -255,6 +256,28 @@ def test_an_end_is_whose_doing_it_was(what: str) -> None:
         assert ran_s(ended) == 7.0
     assert is_over(ended)
     assert ending_of(ended).reason == reason
+
+
+def test_what_takes_a_pod_away_is_known_when_its_deletion_begins() -> None:
+    by_hand = pod(running=True, metadata=DELETED)
+    assert taken_away(by_hand) == ("killed", "its pod was deleted")
+    preempted = pod(running=True, metadata=DELETED, status=disrupted("PreemptionByScheduler"))
+    assert taken_away(preempted) == ("preempted", "PreemptionByScheduler: ")
+    assert taken_away(pod(running=True)) is None
+    assert taken_away(pod(running=True, notes=ASK, metadata=DELETED)) is None, "we asked it to leave"
+
+
+def test_only_the_scheduler_says_that_no_node_takes_a_pod() -> None:
+    def scheduled(reason: str, status: str = "False") -> Json:
+        said = {"type": "PodScheduled", "status": status, "reason": reason, "message": "0/1 nodes"}
+        return {"status": {"phase": "Pending", "conditions": [said]}}
+
+    refused = why_not_placed(pod(**scheduled("Unschedulable")))
+    assert refused is not None
+    assert (refused.reason, refused.message) == ("Unschedulable", "0/1 nodes")
+    assert why_not_placed(pod(**scheduled("SchedulingGated"))) is None
+    assert why_not_placed(pod(**scheduled("", "True"))) is None
+    assert why_not_placed(pod(status={"phase": "Pending"})) is None
 
 
 def test_a_pod_that_leaves_is_not_over_before_its_container_is() -> None:

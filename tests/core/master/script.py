@@ -51,6 +51,8 @@ from rover_bus.events.host_facts import (
     HostExited,
     HostLeaving,
     HostLeft,
+    HostMemberTaken,
+    HostMemberUnplaced,
     HostProgramMended,
     HostProgramRefused,
     HostRegistered,
@@ -327,6 +329,20 @@ class Script:
                 host=wanted.host, job="j", uid=UID, member=wanted.member, resources=limits, why=why
             )
         )
+
+    def do_unplaced(self, who: str, why: str) -> list[str]:
+        """A daemon says that no node takes a member."""
+        wanted = self.decider.state.seats.wanted[who]
+        given = {"host": wanted.host, "job": "j", "uid": UID, "member": wanted.member}
+        return self._notice(HostMemberUnplaced(**given, reason="Unschedulable", why=why))
+
+    def do_taken(self, who: str, reason: str = "preempted", incarnation: str = "") -> list[str]:
+        """A daemon says that another takes a member away."""
+        wanted = self.decider.state.seats.wanted[who].member
+        number = int(incarnation) if incarnation else wanted.incarnation
+        member = Member(wanted.role, wanted.index, number)
+        given = {"host": "h", "job": "j", "uid": UID, "member": member}
+        return self._notice(HostMemberTaken(**given, reason=reason, why="PreemptionByScheduler"))
 
     def do_host(self, host: str, what: str, daemon: str = "d") -> list[str]:
         """A daemon says that its host is there, or that it leaves."""

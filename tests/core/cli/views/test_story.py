@@ -135,6 +135,30 @@ def test_the_life_of_a_member_is_every_fact_that_names_it() -> None:
         story_of_member(happened(), "a", "worker-0", 2)
 
 
+def test_what_takes_a_member_away_comes_before_its_goodbye_whichever_was_stored_first() -> None:
+    goodbye = facts.MemberLeft(
+        job="a", member=WORKER, reason="drained", cause="worker-0.1/leave", position=(9, 0)
+    )
+    taken = host_facts.HostMemberTaken(
+        host="h", job="a", uid=UID, member=WORKER, reason="preempted", why="PreemptionByScheduler"
+    )
+    exited = host_facts.HostExited(host="h", job="a", member=WORKER, exit=Exit(reason="preempted"))
+    for ends in ([goodbye, taken, exited], [taken, goodbye, exited]):
+        history = stored([*HISTORY[:4], *ends])
+        told = [each.fact for _, _, each in story_of_member(history, "a", "worker-0", 1)]
+        assert told[-3:] == [taken, goodbye, exited]
+        chain = [each.fact for _, _, each in story_of_event(history, "a@9.0")]
+        assert chain == [*HISTORY[:4], taken, goodbye]
+
+
+def test_a_member_that_no_node_takes_waits_for_what_wanted_it() -> None:
+    waits = host_facts.HostMemberUnplaced(
+        host="h", job="a", uid=UID, member=WORKER, reason="Unschedulable", why="0/1 nodes"
+    )
+    chain = [each.fact for _, _, each in story_of_event(stored([*HISTORY[:3], waits]), "4")]
+    assert chain == [*HISTORY[:3], waits]
+
+
 def test_an_unknown_event_says_what_one_may_name() -> None:
     with pytest.raises(InputError, match="take a number"):
         Links(happened()).find("nonsense")
