@@ -13,6 +13,7 @@ from rover_bus.brain.decisions.lifecycle import judge_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.granting import has_room_to_return
 from rover_bus.brain.proposing import end_unplaced, roll_back
+from rover_bus.brain.remedies import workers_to_replace
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import BrainState, Change, KnownJob
 from rover_bus.brain.wishes import PROBE_WINDOWS
@@ -34,6 +35,11 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
         if _never_came(known, change):
             yield from _take_back(name, known, state, Reason.NEVER_LIVE, 0.0)
         return
+    if workers_to_replace(known) and not change.by_person:
+        # All that is measured is how slow they are; while there is no verdict, none of them can be replaced.
+        measured = sorted(change.windows)[len(change.windows) // 2] if change.windows else 0.0
+        yield from _keep(name, known, Reason.STRAGGLER_REPLACE, measured)
+        return
     if not change.windows:
         return  # it has settled, and no window was whole since
     probing = change.step in ("probe", "rollback", "asked")
@@ -45,10 +51,11 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
     promised = _promised(change, base) if scaled_up else change.predicted
     verdict = judge_change(base, windows, promised, scaled_up, known.spec.plan.least_gain)
     if probing and base and (_tries_cores(change) or _is_trial(change)):
-        # What it brings was not known, but what brings nothing is not kept.
-        usual = sorted(base)[len(base) // 2]
-        hoped = min(_least(base), change.predicted) if change.predicted > usual else _least(base)
-        verdict = judge_change(base, windows, hoped, True)
+        if scaled_up:
+            # What it brings was not known, but what brings nothing is not kept.
+            usual = sorted(base)[len(base) // 2]
+            hoped = min(_least(base), change.predicted) if change.predicted > usual else _least(base)
+            verdict = judge_change(base, windows, hoped, True)
         if verdict is not None and not verdict.keep:
             yield from _take_back(name, known, state, verdict.reason, verdict.after)
             return
@@ -119,7 +126,7 @@ def _never_came(known: KnownJob, change: Change) -> bool:
 
 
 def _tries_cores(change: Change) -> bool:
-    """A probe that gave the same members more cores."""
+    """A probe that gave the same members other cores."""
     before, after = change.before, change.after
     same = (before.workers, before.servers) == (after.workers, after.servers)
     return change.step == "probe" and same and before != after

@@ -1,0 +1,58 @@
+"""What becomes of a change that was measured: a probe that gave cores back, and one that a slow worker overtook."""
+
+from __future__ import annotations
+
+import pytest
+from brain_states import cluster, runs, size
+
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.judging import judge
+from rover_bus.brain.state import Change, KnownJob
+from rover_bus.events.facts import PlanKept, PlanMeasured, PlanRolledBack, Size
+from rover_bus.events.log import Record
+
+WIDE, NARROW = size(2, cores=4.0), size(2, cores=2.0)
+BASE = [100.0] * 3
+
+
+def verdict(
+    step: str, before: Size, after: Size, windows: list[float], slow: str = "", **more: object
+) -> list[Record]:
+    job: KnownJob = runs("j", after)
+    state = cluster(job, cores=32.0)
+    job.stragglers = {0: slow} if slow else {}
+    change = Change(4, step, before, after, 90.0, 900.0, BASE, windows, applied=True, settled=True, **more)  # type: ignore[arg-type]
+    job.change = change
+    return [each for each in judge("j", job, state) if not isinstance(each, PlanMeasured)]
+
+
+@pytest.mark.parametrize("speed", [91.0, 100.0, 103.0])
+def test_a_probe_that_gives_back_cores_which_were_idle_is_kept(speed: float) -> None:
+    """It was held to what growth has to bring, and taken back for good: members stayed as wide as their user had asked."""
+    (kept,) = verdict("probe", WIDE, NARROW, [speed] * 2)
+    assert isinstance(kept, PlanKept)
+
+
+def test_one_that_costs_more_than_was_said_is_taken_back() -> None:
+    back, _ = verdict("probe", WIDE, NARROW, [70.0] * 2)
+    assert isinstance(back, PlanRolledBack)
+    assert back.constant == Reason.THROUGHPUT_FELL
+
+
+def test_more_cores_that_bring_nothing_are_not_kept() -> None:
+    assert isinstance(verdict("probe", NARROW, WIDE, [103.0] * 2)[0], PlanRolledBack)
+
+
+@pytest.mark.parametrize("windows", [[], [30.0, 30.0, 30.0]])
+def test_a_change_that_a_slow_worker_overtook_is_kept_so_that_it_can_be_replaced(
+    windows: list[float],
+) -> None:
+    """Until there was a verdict it was not replaced, and all that there was to judge by was how slow it is."""
+    (kept,) = verdict("scale", NARROW, size(4), windows, slow="straggler_replace")
+    assert isinstance(kept, PlanKept)
+    assert kept.constant == Reason.STRAGGLER_REPLACE
+
+
+def test_a_persons_trial_and_a_worker_whose_slowness_may_pass_wait_for_their_verdict() -> None:
+    assert verdict("scale", NARROW, size(4), [], slow="straggler_replace", by_person=True) == []
+    assert isinstance(verdict("scale", NARROW, size(4), [30.0] * 3, slow="smaller")[0], PlanRolledBack)
