@@ -18,7 +18,7 @@ from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import CONCAVITY
 from rover_bus.brain.loads import shares_hosts
-from rover_bus.brain.rooms import fits_hosts, free_of, room_for
+from rover_bus.brain.rooms import fits_hosts, fits_once_they_shrink, free_of, room_for
 from rover_bus.brain.sizing import NARROW, narrowed
 from rover_bus.brain.state import BrainState, KnownJob, counted
 from rover_bus.brain.totals import Total, Totals, present, totals_of
@@ -106,8 +106,13 @@ def _instead(wish: Wish, size: Size) -> Wish:
 def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]) -> GrantedSize:
     """Settle one job's wish against all that runs, and against what each host has room for."""
     granted, job = _grant_by_sums(name, wish, state, quotas), state.jobs[name]
-    if granted.size is None or granted.shrinks or wish.step not in CHOSEN:
+    if granted.size is None or wish.step not in CHOSEN:
         return granted
+    if granted.shrinks:
+        smaller = [(state.jobs[other], size) for other, (size, _, _) in granted.shrinks.items()]
+        if job.held is not None or fits_once_they_shrink(job, granted.size, smaller, state):
+            return granted
+        return GrantedSize(size=None, left=CapacityLeft(Reason.DOES_NOT_FIT_ANY_NODE))
     if not totals_of(state).hold_others(name) or fits_hosts(job, granted.size, state):
         return granted
     return GrantedSize(size=None, left=CapacityLeft(Reason.DOES_NOT_FIT_ANY_NODE))  # `_cut_down` says why

@@ -88,6 +88,25 @@ def fits_hosts(job: KnownJob, size: Size, state: BrainState) -> bool:
     return bool(_placed(added, state, touched))
 
 
+def fits_once_they_shrink(
+    job: KnownJob, size: Size, shrinks: Iterable[tuple[KnownJob, Size]], state: BrainState
+) -> bool:
+    """Whether hosts have room for a start once these jobs have shrunk: sums may say so where no host does."""
+    if shares_hosts(size) or not job.spec.has_servers or not state.hosts:
+        return True
+    free = dict[str, Budget]()
+    for other, smaller in shrinks:
+        if shares_hosts(other.held) or other.held is None:
+            return True
+        each = other.charge(other.held)
+        for member, host in _split(other, smaller)[1]:
+            if host in state.hosts:
+                cores, size_bytes = _of_one(each, member.role == "ps")
+                left = free.get(host) or free_of(host, state)
+                free[host] = Budget(left.cores + cores, left.memory_bytes + size_bytes)
+    return bool(_placed(job.charge(size), state, free))
+
+
 def _most_moved(job: KnownJob) -> int:
     """How many workers may start elsewhere at once: half of them, so that training goes on; all, where standing still until
     they are there takes less than a dead-band of what is left.
