@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,6 +38,8 @@ POINTS_TO_TRIM = 8  # of each server, before a limit follows the forecast down
 WORTH_TRIMMING = 0.85  # of the limit: what is needed must be below this share
 CROWDED = 0.7  # of the memory that may be promised: above this, what is not needed is taken back
 MIB = 1 << 20
+FORESEEN_S = 3600.0  # that a forecast for people looks ahead
+FORESEEN_STEPS = 12
 
 Points = tuple[tuple[float, int], ...]
 
@@ -250,3 +253,25 @@ def danger_of(relief: Relief, used_bytes: int, limit_bytes: int) -> str:
     if relief.seconds_left == float("inf"):
         return f"{used_bytes / limit_bytes:.0%} of its memory is used, and it is too early for a forecast"
     return f"memory would meet its limit in {max(relief.seconds_left, 0):.0f} s"
+
+
+class ForeseenMemory(NamedTuple):
+    """One server's memory to come: seconds from now, and then the bytes that it is expected to use, and its 95 % upper bound."""
+
+    member: Member
+    ahead_s: list[float]
+    expected_bytes: list[float]
+    upper_bytes: list[float]
+
+
+def foresee_memory(job: KnownJob) -> Iterator[ForeseenMemory]:
+    """Yield the memory of each server up to the end of the job, at its present speed, but no further than `FORESEEN_S`."""
+    speed = job.throughput or _speed(job)
+    if speed <= 0:
+        return
+    horizon_s = min(_remaining(job) / speed, FORESEEN_S)
+    ahead_s = [horizon_s * step / FORESEEN_STEPS for step in range(FORESEEN_STEPS + 1)]
+    for member, growth in _growths(job):
+        said = [growth.forecast(growth.samples + speed * each) for each in ahead_s]
+        expected = [each.expected_bytes for each in said]
+        yield ForeseenMemory(member, ahead_s, expected, [each.upper_bytes for each in said])

@@ -59,6 +59,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Ask the planner about a size that was never run, on a copy of what the Brain knows.",
         ),
         "story": ("story", "Walk from an event back to what caused it."),
+        "replay": ("replay", "Print the state of a job as it was at one moment of its log."),
         "nats": ("nats", "Print a context for the nats CLI, with the rights of an observer."),
         "decode": ("decode", "Turn a message body on stdin into JSON (for `nats --translate`)."),
     },

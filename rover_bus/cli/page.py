@@ -18,9 +18,11 @@ from typing import Any
 
 from rover_bus.cli.figures import Surroundings, figures_of, seconds_left
 from rover_bus.cli.plan_words import answer_plan
+from rover_bus.cli.views.charts import heat_of, lanes_of, memory_of, program_of, throughput_of
 from rover_bus.cli.views.hindrances import read_present
 from rover_bus.cli.views.history import Happened, JobRow, read_happened
 from rover_bus.cli.views.job_progress import add_progress
+from rover_bus.cli.views.moments import read_state
 from rover_bus.cli.views.picture import KnownOfJob, Picture
 from rover_bus.cli.views.plans import plan_row
 from rover_bus.cli.views.records import event_record, event_text
@@ -33,12 +35,18 @@ from rover_bus.events.streams import FACTS, LOG, PROFILES
 from rover_bus.web.bodies import (
     ClusterShown,
     EventShown,
+    HeatShown,
     HostShown,
     JobShown,
+    LanesShown,
     MemberShown,
+    MemoryShown,
     PlanShown,
+    ProgramShown,
     Row,
+    StateShown,
     StoryStep,
+    ThroughputShown,
 )
 from rover_bus.web.port import Figure
 
@@ -65,8 +73,6 @@ class ShownStack:
     async def run(self) -> None:
         """Follow what happens, for ever. Raises BusError where the streams are not there."""
         await self.picture.follow(self.bus)
-        newest = await self.bus.last(FACTS, EVERYTHING)
-        await self.picture.beyond((newest.sequence if newest is not None else 0) - 1)
         sized_s = -math.inf
         while True:
             try:
@@ -171,6 +177,34 @@ class ShownStack:
         if known is None:
             raise InputError(f"there is no job {job!r} (`rover jobs` lists them)")
         return known
+
+    # charts
+
+    def throughput(self, job: str) -> ThroughputShown:
+        return throughput_of(self._known(job), self.sequence)
+
+    def lanes(self, job: str) -> LanesShown:
+        return lanes_of(self._known(job), self.sequence)
+
+    def program(self, job: str) -> ProgramShown:
+        known = self._known(job)
+        left_s = seconds_left(known)
+        return program_of(known, self.sequence, None if math.isinf(left_s) else left_s)
+
+    async def memory(self, job: str) -> MemoryShown:
+        from rover_bus.cli.views.brain_state import read_brain
+
+        known, sequence = self._known(job), self.sequence
+        return memory_of(known, sequence, (await read_brain(self.bus)).job_at(job, None))
+
+    def heat(self, job: str) -> HeatShown:
+        self._known(job)
+        return heat_of(self.picture.servers(job))
+
+    async def state(self, job: str, at: int | None) -> StateShown:
+        self._known(job)
+        tenant, bare = subjects.split_job(job)
+        return await read_state(self.bus.of(tenant), bare, at)
 
     # events
 

@@ -37,6 +37,30 @@ async def plans(page: Page, request: web.Request) -> web.Response:
     return answer(page.plans(_job(request)))
 
 
+async def throughput(page: Page, request: web.Request) -> web.Response:
+    return answer(page.throughput(_job(request)))
+
+
+async def lanes(page: Page, request: web.Request) -> web.Response:
+    return answer(page.lanes(_job(request)))
+
+
+async def program(page: Page, request: web.Request) -> web.Response:
+    return answer(page.program(_job(request)))
+
+
+async def memory(page: Page, request: web.Request) -> web.Response:
+    return answer(await page.memory(_job(request)))
+
+
+async def heat(page: Page, request: web.Request) -> web.Response:
+    return answer(page.heat(_job(request)))
+
+
+async def state(page: Page, request: web.Request) -> web.Response:
+    return answer(await page.state(_job(request), number_of(request, "at")))
+
+
 async def newest_explanation(page: Page, request: web.Request) -> web.Response:
     return answer(await page.explanation(_job(request), None))
 

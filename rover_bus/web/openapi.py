@@ -18,7 +18,7 @@ PROBLEMS = {
     "401": "No token, or an unknown one.",
     "403": "The token lacks the right, or another site asks.",
     "404": "There is no such job.",
-    "409": "Refused: the plan does not wait.",
+    "409": "Refused: the plan does not wait, or the moment is not kept.",
     "421": "The host that is named is none of this server's.",
     "503": "The bus is away, or not all has been read yet.",
 }

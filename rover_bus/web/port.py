@@ -8,7 +8,21 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import NamedTuple, Protocol
 
-from rover_bus.web.bodies import ClusterShown, EventShown, JobShown, MemberShown, PlanShown, Row, StoryStep
+from rover_bus.web.bodies import (
+    ClusterShown,
+    EventShown,
+    HeatShown,
+    JobShown,
+    LanesShown,
+    MemberShown,
+    MemoryShown,
+    PlanShown,
+    ProgramShown,
+    Row,
+    StateShown,
+    StoryStep,
+    ThroughputShown,
+)
 
 
 class Figure(NamedTuple):
@@ -50,6 +64,24 @@ class Page(Protocol):
 
     async def explanation(self, job: str, number: int | None) -> Row:
         """Return why a plan is what it is (None: the newest), with its front and its losers."""
+
+    def throughput(self, job: str) -> ThroughputShown:
+        """Return measured throughput beside what plans promised."""
+
+    def lanes(self, job: str) -> LanesShown:
+        """Return where the time of each member went."""
+
+    def program(self, job: str) -> ProgramShown:
+        """Return loss and metrics as the program reports them, and when it ends."""
+
+    async def memory(self, job: str) -> MemoryShown:
+        """Return the memory of members with limits and forecasts."""
+
+    def heat(self, job: str) -> HeatShown:
+        """Return how much servers are asked for now."""
+
+    async def state(self, job: str, at: int | None) -> StateShown:
+        """Return the job's state after a record of its log (None: the newest). Raises Refused for what is not kept."""
 
     async def story(self, event: str) -> list[StoryStep]:
         """Return the causes of an event and its effects."""

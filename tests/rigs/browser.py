@@ -26,7 +26,7 @@ SWITCHES = (
     "--no-first-run",
     "--remote-debugging-port=0",
 )
-KEYS = {"Enter": (13, "\r"), "Tab": (9, "")}
+KEYS = {"Enter": (13, "\r"), "Tab": (9, ""), "Home": (36, ""), "ArrowLeft": (37, "")}
 
 
 class Tab:
@@ -87,9 +87,11 @@ class Tab:
         """Write into what has the focus."""
         await self.call("Input.insertText", text=text)
 
-    async def picture(self) -> bytes:
-        """Return a picture of it, as PNG."""
-        said = await self.call("Page.captureScreenshot", format="png")
+    async def picture(self, box: dict[str, float]) -> bytes:
+        """Return a picture of a part of it, as PNG. `box`: x, y, width and height on the page."""
+        said = await self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=True, clip={**box, "scale": 1}
+        )
         return base64.b64decode(said["data"])
 
 

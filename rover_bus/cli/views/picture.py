@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from rover_bus.cli.views.elsewhere import RunningMembers
 from rover_bus.cli.views.history import Happened, JobRow, read_happened
 from rover_bus.cli.views.plans import PlanTable
+from rover_bus.cli.views.timelines import JobTimelines
 from rover_bus.events import facts, subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.checkpoint_facts import (
@@ -42,6 +43,8 @@ from rover_bus.events.tenancy import of_control
 
 RATE_MEMORY_S = 10.0  # a sample that is older says nothing of now
 RECENT = 2000  # facts that are kept at hand for those who follow them
+EVERYTHING = ">"
+SAMPLES_BEFORE = 20_000  # samples that are read again at a start: what charts show of the time before it
 
 
 @dataclass(slots=True)
@@ -93,12 +96,14 @@ class KnownOfJob:
     def __init__(self, job: str) -> None:
         self.row, self.plans = JobRow(job), PlanTable(job)
         self.members, self.occurrences = RunningMembers(job), Occurrences()
+        self.timelines = JobTimelines()
         self.workers: dict[str, tuple[float, WorkerProfile]] = {}  # by member, with when it came
         self.servers: dict[str, tuple[float, ServerProfile]] = {}
 
-    def take(self, fact: Fact, time_ms: int) -> None:
-        """Take a fact in that is about this job."""
+    def take(self, fact: Fact, time_ms: int, sequence: int = 0) -> None:
+        """Take a fact in that is about this job. `sequence`: its place in FACTS."""
         self.members.take(fact)
+        self.timelines.take(fact, time_ms, sequence)
         if isinstance(fact, JobFact):
             self.row.take(fact, time_ms)
             self.plans.take(fact, time_ms)
@@ -130,11 +135,19 @@ class Picture:
         self.recent: deque[Happened] = deque(maxlen=RECENT)
         self._clock = clock
         self._news = asyncio.Event()
+        self._before = self._sampled = (
+            0  # the newest sample when this picture began, and the last that it took
+        )
 
     async def follow(self, bus: Bus) -> None:
-        """Take in all facts that there are, and all that come; samples from now on."""
+        """Take in all facts that there are, and all that come; samples from now on, and for timelines those before, the newest."""
         await bus.follow(FACTS, subjects.everywhere("rover.>"), self.take_fact, start="first")
-        await bus.follow(PROFILES, subjects.everywhere("rover.profile.>"), self.take_sample)
+        newest = await bus.last(FACTS, EVERYTHING)
+        await self.beyond((newest.sequence if newest is not None else 0) - 1)
+        before = await bus.last(PROFILES, EVERYTHING)
+        self._before = 0 if before is None else before.sequence
+        first = max(1, self._before + 1 - SAMPLES_BEFORE)
+        await bus.follow(PROFILES, subjects.everywhere("rover.profile.>"), self.take_sample, start=first)
 
     def take_fact(self, stored: Stored) -> None:
         """Take one in."""
@@ -159,7 +172,7 @@ class Picture:
                 if known is None and isinstance(fact, facts.JobSubmitted):
                     known = self.jobs[job] = KnownOfJob(job)
                 if known is not None:
-                    known.take(fact, time_ms)
+                    known.take(fact, time_ms, self.sequence)
             case HostRegistered(host=host):
                 self.hosts_seen[host] = time_ms
             case HostLeft(host=host):
@@ -179,19 +192,41 @@ class Picture:
             return
         at = subjects.parse(stored.subject)
         sample = of_control(sample, at.tenant if at is not None else "")
+        if stored.sequence <= self._sampled:
+            self._before = 0  # the stream lost what it had, and its numbers are used again
+        self._sampled = stored.sequence
+        now = stored.sequence > self._before
         if isinstance(sample, HostProfile):
-            self.hosts[sample.host] = sample
+            self._take_host(sample, stored.time_ms, now=now)
         elif isinstance(sample, WorkerProfile | ServerProfile) and sample.window_s > 0:
-            self._take_member(sample)
+            self._take_member(sample, stored.time_ms, now=now)
 
-    def _take_member(self, sample: WorkerProfile | ServerProfile) -> None:
+    def _take_host(self, sample: HostProfile, time_ms: int, *, now: bool) -> None:
+        if now:
+            self.hosts[sample.host] = sample
+        for process in sample.processes:
+            if (known := self.jobs.get(process.job)) is not None:
+                known.timelines.take_process(process, time_ms)
+
+    def _take_member(self, sample: WorkerProfile | ServerProfile, time_ms: int, *, now: bool) -> None:
         known = self.jobs.get(sample.job)
-        if known is None or known.row.ended_ms:
+        if known is None:
             return
+        now = now and not known.row.ended_ms
         if isinstance(sample, WorkerProfile):
-            known.workers[str(sample.member)] = self._clock(), sample
+            known.timelines.take_worker(sample, time_ms)
+            if now:
+                known.workers[str(sample.member)] = self._clock(), sample
         else:
-            known.servers[str(sample.member)] = self._clock(), sample
+            known.timelines.take_server(sample, time_ms)
+            if now:
+                known.servers[str(sample.member)] = self._clock(), sample
+
+    def servers(self, job: str) -> dict[str, ServerProfile]:
+        """Return the last samples of a job's servers, by member; those that came lately."""
+        since, known = self._clock() - RATE_MEMORY_S, self.jobs.get(job)
+        there = known.servers.items() if known is not None else ()
+        return {member: sample for member, (at, sample) in there if at >= since}
 
     def workers(self, job: str) -> dict[str, WorkerProfile]:
         """Return the last samples of a job's workers, by member; those that came lately."""

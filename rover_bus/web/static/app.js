@@ -3,8 +3,7 @@
 import { follow, get, token } from "./api.js";
 import { element } from "./dom.js";
 import { EventList } from "./events.js";
-import { jobView } from "./job.js";
-import { jobsView } from "./jobs.js";
+import { JobsView } from "./jobs.js";
 
 const SETTLE_MS = 200; // events that come together are one drawing
 const REDRAW_MS = 5000; // samples are no events
@@ -12,9 +11,9 @@ const FIRST_EVENTS = 50;
 
 const main = document.getElementById("main");
 const problem = document.getElementById("problem");
-const shown = { view: element("div"), events: new EventList("") };
+const shown = { view: new JobsView(), events: new EventList("") };
 let due = 0;
-let drawing = false;
+let drawing = null; // the view that is being drawn
 
 function jobOfPlace() {
   const found = location.hash.match(/^#\/job\/([^/]+)$/);
@@ -27,24 +26,19 @@ function complain(text) {
 }
 
 async function draw() {
-  if (drawing) return soon();
-  drawing = true;
-  const job = jobOfPlace();
+  const view = shown.view;
+  if (drawing === view) return soon();
+  drawing = view;
   try {
-    const [cluster, view] = await Promise.all([get("/cluster"), job ? jobView(job, soon) : get("/jobs").then((jobs) => [jobsView(jobs)])]);
-    if (job === jobOfPlace()) {
-      const focused = document.activeElement?.id;
-      shown.view.replaceChildren(...view);
-      if (focused) document.getElementById(focused)?.focus();
-    }
+    const [cluster] = await Promise.all([get("/cluster"), view.update()]);
     const cores = cluster.hosts.reduce((sum, host) => sum + host.cores_used, 0);
     document.getElementById("cluster").textContent =
       `${cluster.hosts.length} ${cluster.hosts.length === 1 ? "host" : "hosts"}, ${cores.toFixed(1)} cores in use, ${cluster.brain ? "a Brain leads" : "no Brain leads"}`;
     complain("");
   } catch (error) {
-    complain(error.message);
+    if (view === shown.view) complain(error.message);
   } finally {
-    drawing = false;
+    if (drawing === view) drawing = null;
   }
 }
 
@@ -53,12 +47,22 @@ function soon() {
   due = setTimeout(draw, SETTLE_MS);
 }
 
+async function viewOf(job) {
+  if (!job) return new JobsView();
+  const { JobView } = await import("./job.js");
+  return new JobView(job, soon);
+}
+
 async function show() {
-  shown.view = element("div");
-  shown.events = new EventList(jobOfPlace());
-  main.replaceChildren(shown.view, element("h2", {}, "Events"), shown.events.list);
+  const job = jobOfPlace();
+  const view = await viewOf(job);
+  if (job !== jobOfPlace()) return;
+  shown.view.end();
+  shown.view = view;
+  shown.events = new EventList(job);
+  main.replaceChildren(...view.elements, element("h2", {}, "Events"), shown.events.list);
   const drawn = draw();
-  const query = jobOfPlace() ? `&job=${encodeURIComponent(jobOfPlace())}` : "";
+  const query = job ? `&job=${encodeURIComponent(job)}` : "";
   const past = await get(`/events?count=${FIRST_EVENTS}${query}`).catch(() => []);
   for (const event of past) shown.events.take(event);
   await drawn;

@@ -27,6 +27,13 @@ export function number(value, digits = 0, attributes = {}) {
   return element("td", { class: "number", "data-value": value, ...attributes }, text);
 }
 
+// Put other elements into a place; what had the focus there has it again, by its id.
+export function fill(place, ...children) {
+  const focused = place.contains(document.activeElement) ? document.activeElement.id : "";
+  place.replaceChildren(...children);
+  if (focused) document.getElementById(focused)?.focus();
+}
+
 // Parts of a whole, each {share in [0, 1], kind, title}; the figures stand in the label.
 export function bar(parts, label) {
   const drawn = document.createElementNS(SVG, "svg");

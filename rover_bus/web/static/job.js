@@ -1,20 +1,73 @@
-// One job: its figures, its plans with a person's word on the one that waits, a lane a member.
+// One job: its figures, its plans with a person's word on the one that waits, its charts, a lane a member, its state at any moment.
 
 import { get, inPath, post } from "./api.js";
-import { bar, element, number, row, span, table } from "./dom.js";
+import { Front, Memory, Program, Throughput } from "./charts.js";
+import { bar, element, fill, number, row, span, table } from "./dom.js";
 import { tone } from "./jobs.js";
+import { Lanes } from "./lanes.js";
+import { pause } from "./panels.js";
+import { Travel } from "./travel.js";
 
-export async function jobView(name, changed) {
-  const path = `/jobs/${inPath(name)}`;
-  const [job, plans, members] = await Promise.all([get(path), get(`${path}/plans`), get(`${path}/members`)]);
-  return [
-    element("h1", {}, name, " ", element("span", { class: tone(job.state) ?? "faint" }, job.state)),
-    figures(job),
-    element("h2", {}, "Plans"),
-    plansView(path, plans, changed),
-    element("h2", {}, "Members"),
-    membersView(members),
-  ];
+const DEAR_MS = 10000; // what reads the Brain's log is asked for no more often, unless a plan changed
+const MOST_ROWS = 40; // that are made before the browser may do something else
+
+export class JobView {
+  constructor(name, changed) {
+    this.path = `/jobs/${inPath(name)}`;
+    this.name = name;
+    this.changed = changed;
+    this.heading = element("h1", {}, name);
+    this.figures = element("div");
+    this.plans = element("div");
+    this.members = element("div");
+    this.panels = { throughput: new Throughput(), front: new Front(), lanes: new Lanes(), program: new Program(), memory: new Memory() };
+    this.travel = new Travel(this.path);
+    this.dear = { at: -DEAR_MS, plan: "" };
+    const { throughput, front, lanes, program, memory } = this.panels;
+    this.elements = [
+      this.heading,
+      this.figures,
+      element("h2", {}, "Plans"),
+      this.plans,
+      throughput.element,
+      front.element,
+      lanes.element,
+      element("h2", {}, "Members"),
+      this.members,
+      program.element,
+      memory.element,
+      this.travel.element,
+    ];
+  }
+
+  async update() {
+    const [job, plans, members] = await Promise.all([get(this.path), get(`${this.path}/plans`), get(`${this.path}/members`)]);
+    this.heading.replaceChildren(this.name, " ", element("span", { class: tone(job.state) ?? "faint" }, job.state));
+    fill(this.figures, figures(job));
+    fill(this.plans, plansView(this.path, plans, this.changed));
+    fill(this.members, await membersView(members));
+    for (const name of ["throughput", "lanes", "program"]) {
+      const shown = await get(`${this.path}/${name}`);
+      await pause();
+      await this.panels[name].update(shown);
+    }
+    if (job.state !== "submitted") await this.travel.update();
+    await this.updateDear(plans.map((plan) => `${plan.plan} ${plan.state}`).join());
+  }
+
+  async updateDear(plan) {
+    if (plan === this.dear.plan && performance.now() - this.dear.at < DEAR_MS) return;
+    this.dear = { at: performance.now(), plan };
+    const [why, memory] = await Promise.all([get(`${this.path}/explanation`), get(`${this.path}/memory`)]);
+    await this.panels.front.update(why);
+    await pause();
+    await this.panels.memory.update(memory);
+  }
+
+  end() {
+    for (const panel of Object.values(this.panels)) panel.end();
+    this.travel.end();
+  }
 }
 
 function figures(job) {
@@ -71,22 +124,28 @@ function words(path, plan, changed) {
   );
 }
 
-function membersView(members) {
+async function membersView(members) {
   if (!members.length) return element("p", { class: "faint" }, "no process runs");
   const columns = [["member"], ["host"], ["pid", true], ["where its time goes"], ["samples/s", true], ["cores", true], ["MiB", true]];
-  const rows = members.map((member) =>
-    row([
-      `${member.role}-${member.index}.${member.incarnation}${member.leads ? " leads" : ""}`,
-      member.host,
-      element("td", { class: "number" }, String(member.pid)),
-      member.compute === null ? element("td", { class: "faint" }, "–") : lane(member),
-      number(member.samples_per_second),
-      number(member.cores_used, 2),
-      number(member.memory_bytes === null ? null : member.memory_bytes / 2 ** 20),
-    ]),
-  );
+  const rows = [];
+  for (const member of members) {
+    rows.push(memberRow(member));
+    if (rows.length % MOST_ROWS === 0) await pause();
+  }
   const key = element("p", { class: "faint" }, element("span", { class: "key compute" }, "computes "), element("span", { class: "key pull" }, "reads, pulls, pushes "), element("span", { class: "key wait" }, "waits"));
   return element("div", {}, table("members", columns, rows, { id: "members" }), key);
+}
+
+function memberRow(member) {
+  return row([
+    `${member.role}-${member.index}.${member.incarnation}${member.leads ? " leads" : ""}`,
+    member.host,
+    element("td", { class: "number" }, String(member.pid)),
+    member.compute === null ? element("td", { class: "faint" }, "–") : lane(member),
+    number(member.samples_per_second),
+    number(member.cores_used, 2),
+    number(member.memory_bytes === null ? null : member.memory_bytes / 2 ** 20),
+  ]);
 }
 
 function lane(member) {

@@ -1,13 +1,26 @@
 // All jobs: how far each is, how fast, how fast its plan promised, and when it will have ended.
 
-import { inPath } from "./api.js";
-import { bar, element, number, row, span, table } from "./dom.js";
+import { get, inPath } from "./api.js";
+import { bar, element, fill, number, row, span, table } from "./dom.js";
 
 const COLUMNS = [
   ["job"], ["state"], ["trained"], ["samples/s", true], ["predicted", true], ["left", true], ["workers", true], ["servers", true], ["waits for"],
 ];
 
-export function jobsView(jobs) {
+export class JobsView {
+  constructor() {
+    this.place = element("div");
+    this.elements = [this.place];
+  }
+
+  async update() {
+    fill(this.place, jobsTable(await get("/jobs")));
+  }
+
+  end() {}
+}
+
+function jobsTable(jobs) {
   if (!jobs.length) return element("p", {}, "No job yet: ", element("code", {}, "rover submit JOB.toml"));
   const order = [...jobs].sort((one, other) => (one.ended_ms > 0) - (other.ended_ms > 0) || other.submitted_ms - one.submitted_ms);
   return table("jobs", COLUMNS, order.map(line), { id: "jobs", "data-sequence": jobs[0].sequence });

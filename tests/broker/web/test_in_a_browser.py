@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from browser import NEEDED, Tab, browser, tab
@@ -14,8 +17,15 @@ from rover_bus.web.static_files import FILES
 
 pytestmark = [pytest.mark.broker, NEEDED]
 PHONE = 375
+REPOSITORY = Path(__file__).parents[3]
+PANELS = ("throughput", "lanes", "memory", "ledger", "slots")
 SEEN_S = 1.0
 MOST_BYTES = 150_000
+UPLOT_SAYS = "/*! https://github.com/leeoniya/uPlot (v1.6.32) */"
+VENDORED = {  # of uplot-1.6.32.tgz of npm
+    "uplot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uplot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +51,95 @@ def test_files_are_small_and_name_no_other_origin() -> None:
     assert sum(len(file.body) for file in FILES.values()) <= MOST_BYTES
     for name, file in FILES.items():
         text = file.body.decode().replace("http://www.w3.org/2000/svg", "")
+        text = text.removeprefix(UPLOT_SAYS)
         assert "http:" not in text, name
         assert "https:" not in text, name
         assert "innerHTML" not in text, name
+
+
+def test_what_is_vendored_is_as_its_makers_published_it_and_has_its_licence() -> None:
+    for name, digest in VENDORED.items():
+        assert hashlib.sha256(FILES[name].body).hexdigest() == digest, name
+        assert digest in (REPOSITORY / "CONTRIBUTING.md").read_text()
+    licence = (REPOSITORY / "rover_bus" / "web" / "static" / "uplot.LICENSE").read_text()
+    assert "Leon Sorokin" in licence
+
+
+CHARTS = """(() => { const at = (id) => document.getElementById(id); return {
+  charts: [...document.querySelectorAll('.chart')].map((each) => each.dataset.chart),
+  inked: [...document.querySelectorAll('.chart canvas, #lanes canvas')].every((canvas) => {
+    const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+    return data.some((value) => value > 0); }),
+  lanes: Number(at('lanes').dataset.lanes), plan: at('front').dataset.plan,
+  strips: document.querySelectorAll('.strip svg rect').length } })()"""
+
+
+def test_each_chart_is_drawn_and_has_a_table_behind_it_with_the_figures_of_the_api(
+    scene: Scene, port: int
+) -> None:
+    path = f"/api/v1/jobs/{scene.job.name}"
+
+    async def look() -> None:
+        async with tab(port, f"{scene.page.url}/#/job/{scene.job.name}") as page:
+            await page.until("document.querySelectorAll('.chart').length >= 3")
+            await page.until(
+                "document.querySelectorAll('#ledger .strip rect, #slots .strip rect').length >= 2"
+            )
+            drawn = await page.value(CHARTS)
+            assert {"throughput", "memory"} <= set(drawn["charts"])
+            assert drawn["inked"]
+            assert drawn["lanes"] >= 2
+            assert drawn["plan"]
+            for panel in PANELS:
+                await page.value(f"document.querySelector('#{panel} summary').focus()")
+                await page.press("Enter")
+                await page.until(f"document.querySelector('#{panel} details table tbody')")
+            same = f"""fetch('{path}/throughput').then((said) => said.json()).then((said) => {{
+              const panel = document.getElementById('throughput');
+              const cells = [...panel.querySelectorAll('details tbody tr')].map((line) => line.children[1].dataset.value);
+              return Number(panel.dataset.sequence) === said.sequence
+                && JSON.stringify(cells.filter(Boolean).map(Number)) === JSON.stringify(said.measured); }})"""
+            await page.until(same)
+            assert await page.value("document.documentElement.scrollWidth <= innerWidth")
+            is_well(page, scene.page.url)
+
+    asyncio.run(look())
+
+
+def test_the_slider_shows_what_replay_prints_and_a_moment_that_is_not_kept_is_refused(
+    scene: Scene, port: int
+) -> None:
+    path, name = f"/api/v1/jobs/{scene.job.name}/state", scene.job.name
+    now = scene.page.ask(path).json
+    first, newest = now["first"], now["newest"]["sequence"]
+    middle = (first["sequence"] + newest) // 2
+    for at in (first["sequence"], middle, newest):
+        said = scene.page.ask(f"{path}?at={at}").json
+        printed = json.loads(scene.job.rover("replay", name, "--at", str(at), "-o", "json").stdout)
+        assert {**said, "newest": 0} == {**printed, "newest": 0}
+        assert said["at"]["sequence"] <= at
+    refused = scene.page.ask(f"{path}?at={first['sequence'] - 1}")
+    assert (refused.status, refused.json["code"]) == (409, "not_kept")
+    printed = scene.job.rover("replay", name, "--at", str(first["sequence"] - 1))
+    assert printed.returncode == 3
+    assert f"the first moment is {first['sequence']}, of 20" in printed.stderr
+
+    async def look() -> None:
+        async with tab(port, f"{scene.page.url}/#/job/{name}") as page:
+            await page.until("document.getElementById('travel')?.dataset.at")
+            await page.value("document.getElementById('moment').focus()")
+            begun = time.monotonic()
+            await page.press("Home")
+            await page.until(f"document.getElementById('travel').dataset.at === '{first['sequence']}'")
+            took_s = time.monotonic() - begun
+            print(f"the oldest kept moment was shown in {took_s:.2f} s")
+            assert took_s <= SEEN_S
+            oldest = scene.page.ask(f"{path}?at={first['sequence']}").json
+            text = await page.value("document.getElementById('state').textContent")
+            assert text.startswith(f"{oldest['phase']}; term {oldest['term']}, ")
+            is_well(page, scene.page.url)
+
+    asyncio.run(look())
 
 
 def test_the_list_of_jobs_has_the_figures_of_the_api_and_a_new_event_is_seen_within_a_second(

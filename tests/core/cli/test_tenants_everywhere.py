@@ -17,7 +17,7 @@ JOB_NAMES = {"job", "event", "words", "name"}  # parameters by which a command i
 # Of a job; of all jobs of a tenant, or of all tenants.
 OF_A_JOB = {
     *("cancel", "events", "explain", "export", "forget", "logs", "members", "move", "pause", "resume", "run"),
-    *("scale", "stop", "story", "submit", "what-if", "witness", "doctor"),
+    *("replay", "scale", "stop", "story", "submit", "what-if", "witness", "doctor"),
     *(f"plan {each}" for each in ("list", "approve", "reject", "mode", "try")),
     *(f"checkpoint {each}" for each in ("list", "verify", "restore", "prune")),
 }

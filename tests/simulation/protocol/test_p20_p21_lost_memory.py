@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from snapshots_in_logs import NOTHING_KEPT, TinyChunks, replay, work_through
 
 from rover_bus.brain.service import build_brain
 from rover_bus.events import subjects
@@ -27,14 +28,13 @@ from rover_bus.events.host_facts import HostExited, HostRegistered
 from rover_bus.events.identity import Exit, HostCapacity, Member
 from rover_bus.events.inputs import TookOver
 from rover_bus.events.intake import Intake
-from rover_bus.events.journal import Journal, LogDamaged, LogTooNew, SnapshotReader, snapshot_chunks
+from rover_bus.events.journal import Journal, LogDamaged, LogTooNew
 from rover_bus.events.leadership import Deposed, Leadership
 from rover_bus.events.log import Granted, LogBatch, Rewound, SnapshotChunk
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.memory_links import Faults
 from rover_bus.events.outbox import FactOut, Outbox
 from rover_bus.events.retention import ROUND_S
-from rover_bus.events.settings import RetentionSettings
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import FACTS, LOG, STREAMS
 from rover_bus.master.decider import MasterDecider
@@ -89,37 +89,6 @@ def test_when_leader_and_broker_die_together_a_standby_leads_after_its_ttl(stage
 
 
 # -- P21: snapshots ----------------------------------------------------------------------------------------------------------
-
-
-async def work_through(it, worker, leases):
-    progress = []
-    for _ in range(leases):
-        reply = await worker.lease(progress)
-        progress = [(t, f + c) for t, f, c in zip(reply.tokens, reply.firsts, reply.counts, strict=True)]
-        await asyncio.sleep(0.3)
-
-
-def replay(bodies):
-    """Rebuild a decider from log batches as a standby does."""
-    decider, reader = MasterDecider("j"), SnapshotReader()
-    for number, body in enumerate(bodies):
-        snapshot, records = reader.take(decode(body, LogBatch).records, number == 0)
-        if snapshot is not None:
-            decider.restore(snapshot)
-        for record in records:
-            decider.evolve(record)
-    return decider
-
-
-NOTHING_KEPT = RetentionSettings(log_age_s=0, log_size_bytes=0)
-
-
-class TinyChunks(Shell):
-    def _take_snapshot(self):
-        self._snapshots += 1
-        self.journal.batches_since_snapshot = 0
-        self._pending += snapshot_chunks(self._snapshots, self.decider.dump(), chunk_bytes=300)
-        self._wake.set()
 
 
 @pytest.mark.parametrize("shell", [Shell, TinyChunks])

@@ -1,0 +1,113 @@
+// The job's state at any moment that is kept: a slider over its log, the ledger as a map, slots by server and their heat.
+
+import { get } from "./api.js";
+import { element, number, row } from "./dom.js";
+import { Panel } from "./panels.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const SETTLE_MS = 80;
+const SLOTS = 4096;
+
+export class Travel {
+  constructor(path) {
+    this.path = path;
+    this.at = null; // a sequence of the log's stream; null: the present
+    this.ledger = new Panel("ledger", "The ledger");
+    this.slots = new Panel("slots", "Slots by server");
+    this.slider = element("input", { type: "range", id: "moment", min: 1, max: 1, value: 1, "aria-label": "moment of the job's log" });
+    this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
+    this.present = element("button", { type: "button", id: "present", class: "less" }, "now");
+    this.present.addEventListener("click", () => this.go(null));
+    this.said = element("output", { for: "moment" });
+    this.figures = element("p", { id: "state" });
+    const heading = element("h2", {}, "Time travel: the state at a moment");
+    this.element = element("section", { id: "travel", "aria-label": "state at a moment" }, heading, element("p", { class: "travel" }, this.slider, this.present), this.said, this.figures, this.ledger.element, this.slots.element);
+  }
+
+  go(at) {
+    this.at = at !== null && at >= Number(this.slider.max) ? null : at;
+    clearTimeout(this.due);
+    this.due = setTimeout(() => this.update().catch((error) => (this.said.textContent = error.message)), SETTLE_MS);
+  }
+
+  async update() {
+    const at = this.at;
+    const [state, heat] = await Promise.all([get(`${this.path}/state${at === null ? "" : `?at=${at}`}`), get(`${this.path}/heat`)]);
+    if (at !== this.at) return;
+    this.slider.min = state.first.sequence;
+    this.slider.max = state.newest.sequence;
+    this.slider.value = at ?? state.newest.sequence;
+    const when = new Date(state.at.time_ms);
+    this.said.textContent = `${at === null ? "now" : "then"}: after record ${state.at.sequence}, ${when.toLocaleString()}; kept from ${new Date(state.first.time_ms).toLocaleString()}`;
+    this.element.dataset.at = state.at.sequence;
+    const waits = state.waiting_plan ? `, plan ${state.waiting_plan} waits for a word` : "";
+    const cuts = Object.entries(state.checkpoints).map(([cut, is]) => `${cut} ${is}`).join(", ");
+    this.figures.textContent =
+      `${state.phase}${state.paused ? ", paused" : ""}; term ${state.term}, generation ${state.generation}; plan ${state.plan || "none"} is carried out${waits}; ` +
+      `${state.committed.toLocaleString("en")} of ${state.total.toLocaleString("en")} samples committed, ${state.dead_lettered} dead-lettered; ` +
+      `members: ${state.members.join(", ") || "none"}; checkpoints: ${cuts || "none"}`;
+    this.figures.dataset.committed = state.committed;
+    drawLedger(this.ledger, state.ledger);
+    drawSlots(this.slots, state.slots, at === null ? heat.servers : []);
+  }
+
+  end() {
+    clearTimeout(this.due);
+  }
+}
+
+function strip(pieces, whole, label, high = "") {
+  const drawn = document.createElementNS(SVG, "svg");
+  drawn.setAttribute("viewBox", `0 0 ${Math.max(whole, 1)} 1`);
+  drawn.setAttribute("preserveAspectRatio", "none");
+  for (const { first, end, kind, opacity } of pieces) {
+    const piece = document.createElementNS(SVG, "rect");
+    const attributes = { x: first, y: 0, width: end - first, height: 1, class: kind, "fill-opacity": opacity ?? 1 };
+    for (const [key, value] of Object.entries(attributes)) piece.setAttribute(key, value);
+    drawn.append(piece);
+  }
+  return element("div", { class: `strip ${high}`, role: "img", "aria-label": label, title: label }, drawn);
+}
+
+function drawLedger(panel, ledger) {
+  if (ledger === null) {
+    panel.behindIt([["batches"]], () => []);
+    return panel.empty("no epoch is open");
+  }
+  const kinds = [
+    ["committed", ledger.committed, ledger.committed_batches],
+    ["leased", ledger.leased, ledger.leased_batches],
+    ["returned", ledger.returned, ledger.returned_batches],
+    ["dead", ledger.dead.map((batch) => [batch, batch + 1]), ledger.dead.length],
+  ];
+  const free = ledger.batches - ledger.frontier;
+  panel.words(`epoch ${ledger.epoch}: ` + [...kinds.map(([kind, , count]) => `${count} ${kind}`), `${free} never leased`].join(", ") + `, of ${ledger.batches} batches` + (ledger.coarse ? "; neighbours are drawn as one" : ""));
+  const pieces = kinds.flatMap(([kind, intervals]) => intervals.map(([first, end]) => ({ first, end, kind })));
+  const keys = kinds.map(([kind]) => element("span", { class: `key ${kind}` }, `${kind} `));
+  panel.body.replaceChildren(strip(pieces, ledger.batches, panel.note.textContent, "high"), element("p", { class: "faint" }, keys));
+  panel.behindIt([["kind"], ["batches", true], ["intervals"]], () =>
+    kinds.map(([kind, intervals, count]) => row([kind, number(count, 0, { "data-kind": kind }), intervals.slice(0, 40).map(([first, end]) => (end - first > 1 ? `${first} to ${end - 1}` : first)).join(", ") + (intervals.length > 40 ? ", ..." : "")])),
+  );
+}
+
+function drawSlots(panel, owners, heat) {
+  const held = new Map();
+  for (const [server, first, end] of owners) held.set(server, [...(held.get(server) ?? []), [first, end]]);
+  const hot = new Map(heat.map((each) => [each.index, each]));
+  const most = Math.max(...heat.map((each) => each.keys_per_s), 1e-9);
+  const lines = [...held].sort(([one], [other]) => one - other).map(([server, ranges]) => ({ server, ranges, heat: hot.get(server), count: ranges.reduce((sum, [first, end]) => sum + end - first, 0) }));
+  const words = lines.map(({ server, count, heat }) => `ps-${server} has ${count}` + (heat ? ` and ${number(heat.keys_per_s).textContent} keys/s` : "")).join(", ");
+  if (!lines.length) panel.empty("no server has slots");
+  else panel.words(words);
+  panel.body.replaceChildren(
+    ...lines.map(({ server, ranges, heat }) => {
+      const share = heat ? heat.keys_per_s / most : null;
+      const pieces = ranges.map(([first, end]) => ({ first, end, kind: "slot", opacity: share === null ? 0.5 : 0.25 + 0.75 * share }));
+      const hottest = (heat?.hottest ?? []).map(([slot]) => ({ first: slot, end: slot + 12, kind: "hot" }));
+      return element("div", { class: "server" }, element("span", {}, `ps-${server}`), strip([...pieces, ...hottest], SLOTS, `ps-${server}`));
+    }),
+  );
+  panel.behindIt([["server"], ["slots", true], ["keys/s", true], ["rows", true], ["MiB", true], ["hottest slots (keys/s)"]], () =>
+    lines.map(({ server, count, heat }) => row([`ps-${server}`, number(count), number(heat?.keys_per_s), number(heat?.rows), number(heat && heat.table_bytes / 2 ** 20, 1), (heat?.hottest ?? []).map(([slot, keys]) => `${slot} (${Math.round(keys)})`).join(", ")])),
+  );
+}
