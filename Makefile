@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PARALLEL = -n $(or $(WORKERS),2) --dist worksteal
 
-.PHONY: help demo test core simulate chaos upgrade kube attack lint format schemas docs lines count picture wheel clean
+.PHONY: help demo test core simulate chaos upgrade kube attack lint format schemas docs lines count picture page wheel clean
 
 help:
 	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
@@ -23,6 +23,7 @@ help:
 	@echo "make lines     list every error, event, log line and help text (ARGS=error)"
 	@echo "make count     count the statements of rover_bus, by package"
 	@echo "make picture   draw the demo's narration for the README"
+	@echo "make page      draw the page for docs/page.md, in light and dark and on a phone (needs chromium)"
 
 # -- set-up ------------------------------------------------------------------------------------------------------------
 
@@ -49,6 +50,9 @@ demo: .venv/run.stamp
 
 picture: .venv/run.stamp
 	$(BIN)/rover demo --picture docs/demo.svg
+
+page: .venv/dev.stamp
+	PYTHONPATH=tests/rigs $(BIN)/python docs/make_page.py $(ARGS)
 
 # -- to check ----------------------------------------------------------------------------------------------------------
 
