@@ -108,6 +108,8 @@ def _broken(
     if broken := check_plan(charged, most):
         role = "workers" if charged.workers > most.max_workers else "servers"
         return (*broken, f"submit it with a larger max_count in [{role}]")
+    if not beyond_limits and (less := _below_least(job, wanted)):
+        return Reason.LIMIT_EXCEEDED, less, "submit it with a smaller min_count"
     size = f"{counted(wanted.workers, 'worker')} and {counted(wanted.servers, 'server')}"
     if quota is not None:
         left = _left_of(quota, totals.beside(spec.name, tenant))
@@ -119,6 +121,17 @@ def _broken(
         told = _too_much(size, charged, left, capacity, "the cluster")
         return Reason.NO_CAPACITY, told, "add a host, or make another job smaller"
     return None
+
+
+def _below_least(job: KnownJob, wanted: Size) -> str:
+    """Return in words of which role fewer are wanted than are of use to the job; "" for none."""
+    for noun, role, count in (
+        ("workers", job.spec.workers, wanted.workers),
+        ("servers", job.spec.servers, wanted.servers),
+    ):
+        if role.min_count and count < role.least:
+            return f"{count} {noun} are fewer than the job's min_count of {role.least}"
+    return ""
 
 
 def _left_of(budget: Budget, held: Total) -> Budget:

@@ -113,9 +113,15 @@ def grant(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
         if job.held is not None or fits_once_they_shrink(job, granted.size, smaller, state):
             return granted
         return GrantedSize(size=None, left=CapacityLeft(Reason.DOES_NOT_FIT_ANY_NODE))
-    if not totals_of(state).hold_others(name) or fits_hosts(job, granted.size, state):
+    if _is_its_own_affair(name, job, state) or fits_hosts(job, granted.size, state):
         return granted
     return GrantedSize(size=None, left=CapacityLeft(Reason.DOES_NOT_FIT_ANY_NODE))  # `_cut_down` says why
+
+
+def _is_its_own_affair(name: str, job: KnownJob, state: BrainState) -> bool:
+    """Whether a job is alone on its machines and may ask for more than they have: not a start that is to be all or nothing."""
+    begins_whole = job.held is None and bool(job.spec.workers.min_count or job.spec.servers.min_count)
+    return not totals_of(state).hold_others(name) and not begins_whole
 
 
 def has_room_to_return(name: str, size: Size, state: BrainState) -> bool:
@@ -138,7 +144,7 @@ def _cut_down(job: KnownJob, wish: Wish, state: BrainState) -> GrantedSize:
 
 def _best_start(job: KnownJob, size: Size, state: BrainState) -> Size:
     """The best start of a kind that hosts have room for: fewer workers, or narrower members; the size itself where none fits."""
-    least, narrow = max(job.spec.workers.count, 1), size
+    least, narrow = job.spec.workers.least, size
     found = list[tuple[float, Size]]()
     free = [free_of(host, state) for host in islice(totals_of(state).roomiest(state), MOST_NODES)]
     for halved in range(MOST_HALVED + 1):
@@ -159,7 +165,7 @@ def _easier_to_place(job: KnownJob, size: Size) -> Size | None:
     """The next smaller size of the same kind: fewer workers; for a start at last more servers, twice as many or as many as it may
     have, which share the same memory.
     """
-    least = job.held.workers if job.held is not None else job.spec.workers.count or 1
+    least = job.held.workers if job.held is not None else job.spec.workers.least
     if size.workers > max(least, 1):
         return size.replace(workers=max(size.workers * 3 // 4, least, 1))
     if job.held is not None or job.spec.servers.count or size.server_memory_bytes < 2 * LEAST_SERVER_BYTES:
@@ -189,7 +195,9 @@ def _found_no_host(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft
 def _grant_by_sums(name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]) -> GrantedSize:
     job, totals = state.jobs[name], totals_of(state)
     wanted, quota, capacity = job.charge(wish.size), quotas.get(job.spec.plan.tenant), totals.capacity
-    if quota is None and (not totals.hold_others(name) or _fits(wanted, totals.beside(name), capacity)):
+    if quota is None and (
+        _is_its_own_affair(name, job, state) or _fits(wanted, totals.beside(name), capacity)
+    ):
         return GrantedSize(
             size=wish.size
         )  # no other job is concerned; alone on its machines it is its own affair
@@ -299,7 +307,7 @@ def shrinks_after_loss(state: BrainState, cores: float) -> dict[str, Size]:
             worker_cores=size.worker_cores,
             server_cores=size.server_cores,
         )
-        least = held.replace(workers=min(1, held.workers))
+        least = held.replace(workers=min(least_of(job), held.workers))
         claims.append(
             Claim(
                 job=name,
@@ -372,9 +380,19 @@ def _claim(name: str, job: KnownJob, wish: Wish) -> Claim:
 
 
 def _least_workers(job: KnownJob, wanted: Allocation) -> int:
-    """What runs is not shrunk by its own wish; a job that begins gets along with one worker, or with as many as the user pinned."""
-    running = job.held.workers if job.held is not None else job.spec.workers.count
+    """What runs is not shrunk by its own wish; a job that begins, or goes on, gets along with the least that it asks for, or with
+    as many as the user pinned.
+    """
+    if job.held is None:
+        running = job.spec.workers.least
+    else:
+        running = job.held.workers or least_of(job)
     return min(max(running, 1), wanted.workers)
+
+
+def least_of(job: KnownJob) -> int:
+    """The fewest workers that a job which runs may be shrunk to for others. One whose workers the user fixed can live with one."""
+    return 1 if job.spec.workers.count else job.spec.workers.least
 
 
 def _standing(name: str, job: KnownJob, claimant: KnownJob) -> Claim:
@@ -387,7 +405,7 @@ def _standing(name: str, job: KnownJob, claimant: KnownJob) -> Claim:
     return Claim(
         job=name,
         wanted=held,
-        least=held.replace(workers=min(1, held.workers)) if yields else held,
+        least=held.replace(workers=min(least_of(job), held.workers)) if yields else held,
         held=held,
         priority=job.spec.priority,
         tenant=job.spec.plan.tenant,

@@ -43,6 +43,8 @@ def give_up_places(known: KnownJob, lost: Iterable[str], models: StandingModels)
         return None
     decision = decide_loss(view_of(known), len(names), model, RULES)
     size = size_after(held, decision.allocation)
+    if size.workers < known.spec.workers.least:
+        return None
     if decision.reason is not Reason.SHRINK_AFTER_LOSS or declined(known, size):
         return None
     middle, low, high = predicted(known, model, size)

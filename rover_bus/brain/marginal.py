@@ -56,7 +56,7 @@ def choose_by_gain(
     for name, job, decision in zip(named, jobs, decisions, strict=True):
         known = state.jobs[name]
         if name in starts:
-            answers[name] = _start(starts[name], job, decision)
+            answers[name] = _start(known, starts[name], job, decision)
         else:
             answers[name] = _change(known, own[name], job, decision, standing, left)
     return answers
@@ -123,6 +123,7 @@ def _change(
     size = size_after(held, wanted)
     if contender.limits.workers:
         size = size.replace(workers=contender.limits.workers)
+    size = _no_less_than_asked(size, job)
     if size.shape == held.shape:
         return CapacityLeft(Reason.KEEP, "no worker or server more would gain anything by Optimus' curve")
     said = f"{counted(size.workers, 'worker')} and {counted(size.servers, 'server')}"
@@ -135,12 +136,21 @@ def _change(
     return _wish(job, own, standing, size, left)
 
 
-def _start(start: StartOffer, own: OptimusJob, decision: PlanDecision) -> Wish | CapacityLeft:
+def _no_less_than_asked(size: Size, job: KnownJob) -> Size:
+    """The size with the least of each role that the job asks for; `granting` says whether there is room for that."""
+    spec = job.spec
+    return size.replace(
+        workers=max(size.workers, spec.workers.least), servers=max(size.servers, spec.servers.least)
+    )
+
+
+def _start(job: KnownJob, start: StartOffer, own: OptimusJob, decision: PlanDecision) -> Wish | CapacityLeft:
     if not decision.allocation.workers:
         return CapacityLeft(Reason.NO_CAPACITY, "Optimus finds no room for one worker and one server")
     size = size_after(start.first, decision.allocation)
     if start.contender.limits.workers:
         size = size.replace(workers=start.contender.limits.workers)
+    size = _no_less_than_asked(size, job)
     reached = round(own.speed(size.workers, size.servers), 3)
     return Wish(
         size=size,

@@ -40,8 +40,8 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
     start, known = decision.allocation, decision.reason == Reason.WARM_START
     if not known and (outgrown := _outgrown(spec, small)):
         decision = msgspec.structs.replace(decision, detail=f"{decision.detail}; {outgrown}")
-    workers = spec.workers.count or min(spec.workers.max_count, start.workers)
-    servers = spec.servers.count or min(spec.servers.max_count, start.servers)
+    workers = spec.workers.count or max(min(spec.workers.max_count, start.workers), spec.workers.least)
+    servers = spec.servers.count or max(min(spec.servers.max_count, start.servers), spec.servers.least)
     if spec.workers.count and spec.servers.count:
         decision = decision.__class__(
             allocation=start, reason=Reason.CONSTRAINED_BY_USER, detail="as the job asks"
@@ -108,22 +108,23 @@ def _budgets(spec: JobSpec, state: BrainState) -> list[Budget]:
 def cut_to(size: Size, spec: JobSpec, budgets: Sequence[Budget]) -> Size:
     """Cut counts that the user left open until every budget holds the size: workers and servers by the same share, then servers.
 
-    The least is one of each, or what the user fixed; that may still be too much (`granting.too_large` says so).
+    The least is what the job asks for at least, or what the user fixed; that may still be too much (`granting.too_large` says so).
     """
 
     def fits(at: Size) -> bool:
         charged = charge_of(at, {})
         return all(budget.holds(charged.cores, charged.memory_bytes) for budget in budgets)
 
-    for workers in [size.workers] if spec.workers.count else range(size.workers, 0, -1):
-        share = min(max(round(size.servers * workers / size.workers), 1), size.servers)
+    least, fewest = spec.workers.least, max(spec.servers.least, 1)
+    for workers in [size.workers] if spec.workers.count else range(size.workers, least - 1, -1):
+        share = min(max(round(size.servers * workers / size.workers), fewest), size.servers)
         cut = size.replace(workers=workers, servers=size.servers if spec.servers.count else share)
         if fits(cut):
             return cut
-    for servers in [] if spec.servers.count else range(cut.servers - 1, 0, -1):
+    for servers in [] if spec.servers.count else range(cut.servers - 1, fewest - 1, -1):
         if fits(cut.replace(servers=servers)):
             return cut.replace(servers=servers)
-    return cut if spec.servers.count else cut.replace(servers=min(cut.servers, 1))
+    return cut if spec.servers.count else cut.replace(servers=min(cut.servers, fewest))
 
 
 def narrowed(size: Size, job: KnownJob) -> Size:

@@ -32,7 +32,7 @@ def space_of(job: KnownJob, family_varied: bool = False, start: Size | None = No
     return PlanSpace(
         workers=(workers.count,)
         if workers.count
-        else tuple(range(1, min(workers.max_count, MOST_WORKERS) + 1)),
+        else tuple(range(workers.least, min(workers.max_count, MOST_WORKERS) + 1)) or (workers.least,),
         servers=_counts_of_servers(job, held, family_varied),
         worker_cores=steps_of(job, workers, charged.worker_cores),
         server_cores=steps_of(job, servers, charged.server_cores),
@@ -72,15 +72,16 @@ def _counts_of_servers(job: KnownJob, held: Size, family_varied: bool) -> tuple[
     if job.spec.servers.count or not held.servers:
         return (held.servers,)
     most = min(max(job.spec.servers.max_count, held.servers), MOST_SERVERS)
+    least = max(min(job.spec.servers.least, most), 1)
     varied = family_varied or len({row.size.servers for row in job.tried}) > 1
     last = job.server_loads[-1] if job.server_loads else {}
     if job.held is None or not job.tried:
-        return tuple(range(1, most + 1)) if family_varied and job.held is None else (held.servers,)
+        return tuple(range(least, most + 1)) if family_varied and job.held is None else (held.servers,)
     present = next((row for row in job.tried if row.size.shape == held.shape), job.tried[-1])
     if present.input_share >= INPUT_BOUND_SHARE:
         return (held.servers,)
     if varied:
-        return tuple(range(1, most + 1))
+        return tuple(range(least, most + 1))
     busiest = max(last.values(), default=0.0)
     # A server's tables are one thread's, where no limit says otherwise.
     if busiest < (SERVERS_USED * held.server_cores or SERVERS_BUSY) and not _has_time_for_a_trial(job):

@@ -79,7 +79,7 @@ def offer_start(
         model=None if isinstance(model, NotEnough) else model,
         limits=limits,
         waiting=True,
-        front=front if known else _small_front(held, narrow, limits),
+        front=front if known else _small_front(held, narrow, limits, spec.workers.least),
     )
     return StartOffer(
         first=first,
@@ -102,16 +102,19 @@ def _with_known_servers(
     largest = totals_of(state).largest_host_bytes
     tables = first.server_memory_bytes * first.servers
     counts = [
-        each.at.ps for each in shown if 0 < each.at.ps <= role.max_count and tables <= largest * each.at.ps
+        each.at.ps
+        for each in shown
+        if 0 < each.at.ps <= role.max_count and role.least <= each.at.ps and tables <= largest * each.at.ps
     ]
     if first.servers in counts or not counts:
         return first
     return first.replace(servers=counts[-1], server_memory_bytes=-(-tables // counts[-1]))
 
 
-def _small_front(first: Allocation, narrow: Allocation, limits: Limits) -> PlanFront:
-    """The first size, or with a part of its workers, each as it is or with narrower members."""
-    counts = [first.workers] if limits.workers else sorted({max(first.workers // part, 1) for part in PARTS})
+def _small_front(first: Allocation, narrow: Allocation, limits: Limits, least: int) -> PlanFront:
+    """The first size, or with a part of its workers, at least `least`, each as it is or with narrower members."""
+    counts = sorted({max(first.workers // part, least) for part in PARTS})
+    counts = [first.workers] if limits.workers else counts
     kinds = ((narrow, NARROW), (first, 1.0)) if narrow != first else ((first, 1.0),)
     # Shares of what is unknown.
     worth = {

@@ -363,6 +363,7 @@ def limits_of(job: KnownJob, cores: float) -> Limits:
     return Limits(
         workers=job.spec.workers.count,
         servers=job.spec.servers.count,
+        least_workers=job.spec.workers.least,
         max_workers=job.spec.workers.max_count,
         max_servers=max(job.spec.servers.max_count, job.held.servers),
         cores=max(cores, job.charge(job.held).cores),

@@ -121,6 +121,11 @@ def _to_spec(fields: dict[str, Any], named: str) -> JobSpec:
     except msgspec.ValidationError as error:
         raise InputError(f"{named}: {_spoken(error)}") from None
     check_name(spec.name, "job name")
+    for role, asked in (("workers", spec.workers), ("servers", spec.servers)):
+        if asked.min_count and asked.count:
+            raise InputError(f"{named}: {role}: count is the least already: leave min_count out, or count")
+        if asked.min_count > asked.max_count:
+            raise InputError(f"{named}: {role}: min_count is larger than max_count")
     if spec.scoring and spec.scoring not in SCORING and not SCORER.fullmatch(spec.scoring):
         raise InputError(
             f'{named}: scoring must be "module:function", or a built-in program ({", ".join(SCORING)}), not {spec.scoring!r}'

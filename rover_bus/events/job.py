@@ -68,11 +68,13 @@ class Dataset(Checked, frozen=True, kw_only=True):
 class RoleSpec(Checked, frozen=True, kw_only=True):
     """What the user asks for one role. `count = 0` lets the Brain choose.
 
-    `start`: what the Brain begins with where it knows no similar job, 0 for a small start.
+    `start`: what the Brain begins with where it knows no similar job, 0 for a small start. `min_count`: fewer are of no use to the
+    job, 0 for one: it has so many or none.
     """
 
     count: Members = 0
     start: Members = 0
+    min_count: Members = 0
     max_count: Members = 64
     cores: Cores = 0.0
     memory_bytes: Bytes = 0
@@ -84,6 +86,11 @@ class RoleSpec(Checked, frozen=True, kw_only=True):
         float,
         between(1, 3600, "a member that is asked to leave is killed after it: its last push must fit in"),
     ] = 10.0
+
+    @property
+    def least(self) -> int:
+        """The fewest that the role has while the job holds anything; 0 for servers of a job without any."""
+        return self.count or min(max(self.min_count, 1), self.max_count)
 
 
 class WorkersSpec(RoleSpec, frozen=True, kw_only=True):

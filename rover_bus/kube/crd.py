@@ -142,7 +142,12 @@ def _role_rules() -> list[Schema]:
             f"!has(self.{each}) || !has(self.max_count) || self.{each} <= self.max_count",
             f"{each} is larger than max_count",
         )
-        for each in ("count", "start")
+        for each in ("count", "start", "min_count")
+    ] + [
+        _rule(
+            "!has(self.count) || !has(self.min_count) || self.count == 0 || self.min_count == 0",
+            "count is the least already: leave min_count out, or count",
+        )
     ]
 
 

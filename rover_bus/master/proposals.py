@@ -165,6 +165,12 @@ def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
             "constrained_by_user",
             f"workers are pinned to {pin} by the user; the plan asks for {proposal.workers}",
         )
+    for role, noun, count in (
+        (spec.workers, "workers", proposal.workers),
+        (spec.servers, "servers", proposal.servers),
+    ):
+        if role.min_count and 0 < count < role.least:
+            return "limit_exceeded", f"{count} {noun} are fewer than the job's least of {role.least}"
     if proposal.workers > spec.workers.max_count:
         return (
             "limit_exceeded",

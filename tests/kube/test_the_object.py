@@ -47,6 +47,14 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda s: s["workers"].update(count=9, max_count=8),
         "count is larger than max_count",
     ),
+    "a least above the most": (
+        lambda s: s.update(servers={"min_count": 9, "max_count": 8}),
+        "min_count is larger than max_count",
+    ),
+    "a least of a fixed count": (
+        lambda s: s["workers"].update(min_count=2),
+        "count is the least already",
+    ),
     "a grace of half a second": (
         lambda s: s["workers"].update(grace="500ms"),
         "must be from 1 to 3600 seconds",

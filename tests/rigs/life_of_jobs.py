@@ -96,9 +96,13 @@ class Life:
             plan=PlanSpec(**plan),
             **{key: more.pop(key) for key in ("priority", "stop", "labels") if key in more},
         )
+        return self.hand_in(spec, truth, **more)
+
+    def hand_in(self, spec: JobSpec, truth: Truth, **more: Any) -> Job:
+        """Submit a job of this spec."""
         job = Job(spec, truth, **more)
-        self.jobs[name] = job
-        self.notice(facts.JobSubmitted(job=name, spec=spec, uid=f"{len(self.jobs):012x}"))
+        self.jobs[spec.name] = job
+        self.notice(facts.JobSubmitted(job=spec.name, spec=spec, uid=f"{len(self.jobs):012x}"))
         return job
 
     def wait(self, seconds: float) -> None:

@@ -67,8 +67,8 @@ def decide_hot_servers(
         if within and not pinned:
             return HotRemedy(reason=reason, allocation=wanted, tried=tuple(tried))
         tried.append(reason)
-    if held.workers > 1 and not limits.workers:
-        fewer = held.replace(workers=max(held.workers * 3 // 4, 1))
+    if held.workers > limits.least_workers and not limits.workers:
+        fewer = held.replace(workers=max(held.workers * 3 // 4, limits.least_workers))
         return HotRemedy(reason=Reason.HOT_SERVER_FEWER_WORKERS, allocation=fewer, tried=tuple(tried))
     return None
 

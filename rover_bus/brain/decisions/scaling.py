@@ -67,6 +67,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     workers: int = 0
     servers: int = 0
+    least_workers: int = 1
     max_workers: int = 64
     max_servers: int = 16
     cores: float = float("inf")

@@ -89,6 +89,8 @@ def test_a_file_without_a_name_gives_the_job_its_own(folder: Path) -> None:
         ({"data": "depth = 2"}, "it belongs above the first [table]"),
         ({"rest": '[workers]\ncount = "2"'}, "workers.count: expected `int`, got `str`"),
         ({"rest": "[workers]\ncount = -1"}, "workers.count: expected `int` >= 0"),
+        ({"rest": "[servers]\nmin_count = 3\nmax_count = 2"}, "servers: min_count is larger than max_count"),
+        ({"rest": "[workers]\nmin_count = 2\ncount = 3"}, "workers: count is the least already"),
         ({"data": "epochs = 0"}, "data.epochs"),
         ({"rest": '[leases]\nheartbeat = "0s"'}, "leases.heartbeat"),
         ({"rest": '[workers]\nmemory = "2 parsecs"'}, "workers.memory must be a size like '2GiB'"),

@@ -1,0 +1,182 @@
+"""A least of each role: a job begins with so many or with nothing, and is never made smaller than that (docs/design/0065)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from brain_states import cluster as hosts_and_jobs
+from brain_states import round_of, runs, size, waits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from life_of_jobs import Life
+
+from rover_bus.brain.asked import refuse_size
+from rover_bus.brain.decisions.hot_servers import ServerLoad, decide_hot_servers
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.scaling import Limits
+from rover_bus.brain.granting import grant, shrinks_after_loss
+from rover_bus.brain.losses import give_up_places
+from rover_bus.brain.spaces import space_of
+from rover_bus.brain.standing_models import StandingModels
+from rover_bus.brain.state import BrainState, KnownJob, TriedSize
+from rover_bus.brain.wishes import Wish
+from rover_bus.events import facts
+from rover_bus.events.facts import Size
+from rover_bus.events.host_facts import HostRegistered
+from rover_bus.events.identity import HostCapacity
+from rover_bus.events.job import DataSpec, JobSpec, RoleSpec, WorkersSpec
+
+GIB = 1 << 30
+
+
+def spec_of(workers: int, servers: int = 1, **more: Any) -> JobSpec:
+    return JobSpec(
+        name="j",
+        program=["train"],
+        data=DataSpec(train="t", batch_size=100),
+        workers=WorkersSpec(min_count=workers, cores=1.0, max_count=16),
+        servers=RoleSpec(min_count=servers, cores=1.0, max_count=8),
+        **more,
+    )
+
+
+def begun(spec: JobSpec, hosts: list[float], others: int = 0) -> Life:
+    """A cluster with hosts of so many cores, on which others of a core run, and the job that is submitted to it."""
+    life = Life(cores=hosts[0], memory_bytes=64 * GIB)
+    for at, cores in enumerate(hosts[1:]):
+        capacity = HostCapacity(cores=cores, memory_bytes=64 * GIB, cores_bind=True)
+        life.notice(HostRegistered(host=f"h{at}", daemon="d", capacity=capacity))
+    for at in range(others):
+        life.submit(f"o{at}", lambda workers: 0.05 * workers, workers=1, servers=1, cores=1.0)
+    life.hand_in(spec, lambda workers: 0.05 * workers)
+    life.wait(4)
+    return life
+
+
+def plans(life: Life) -> list[facts.PlanProposed]:
+    return [plan for plan in life.found(facts.PlanProposed) if plan.job == "j"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([1.0, 2.0, 3.0, 5.0]), min_size=1, max_size=4),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.integers(0, 2),
+)
+def test_a_start_is_the_least_of_each_role_at_least_or_none(
+    hosts: list[float], workers: int, servers: int, others: int
+) -> None:
+    life = begun(spec_of(workers, servers), hosts, others)
+    first = plans(life)[:1]
+    room = sum(int(cores) for cores in hosts)
+    if first:
+        assert first[0].workers >= workers
+        assert first[0].servers >= servers
+        assert first[0].workers + first[0].servers <= room
+    elif not others:
+        assert workers + servers > room, "there was room for its least"
+
+
+def test_a_job_that_waits_for_its_least_says_for_what_and_starts_when_there_is_room() -> None:
+    life = begun(spec_of(4), [3.0])
+    assert plans(life) == []
+    (said,) = [fact for fact in life.found(facts.PlanWithheld) if fact.job == "j"]
+    assert said.constant == Reason.LARGER_THAN_CLUSTER
+    assert "4 workers and 1 server need 5 cores" in said.reason
+    capacity = HostCapacity(cores=4.0, memory_bytes=64 * GIB, cores_bind=True)
+    life.notice(HostRegistered(host="more", daemon="d", capacity=capacity))
+    life.wait(4)
+    assert (plans(life)[0].workers, plans(life)[0].servers) == (4, 2)  # a server to every four cores
+
+
+def test_a_job_that_is_alone_waits_where_no_host_has_room_for_its_least() -> None:
+    spec = spec_of(3).replace(workers=WorkersSpec(min_count=3, cores=2.0, max_count=8))
+    life = begun(spec, [3.0, 3.0, 3.0])
+    assert len(plans(life)) == 1
+    life = begun(spec.replace(servers=RoleSpec(min_count=1, cores=2.0)), [3.0, 3.0, 3.0])
+    assert plans(life) == []
+    assert [each.constant for each in life.found(facts.PlanWithheld)] == [Reason.DOES_NOT_FIT_ANY_NODE]
+
+
+def held(workers: int, spec: JobSpec, servers: int = 1) -> KnownJob:
+    size = Size(workers=workers, servers=servers, worker_cores=1.0, server_cores=1.0)
+    return KnownJob("u", spec, plan=1, held=size)
+
+
+def cluster(jobs: dict[str, KnownJob], cores: float) -> BrainState:
+    return BrainState(hosts={"h": HostCapacity(cores=cores, memory_bytes=64 * GIB)}, jobs=jobs)
+
+
+def test_what_a_round_may_choose_begins_at_the_least() -> None:
+    job = held(6, spec_of(3, 2), servers=3)
+    space = space_of(job, family_varied=True)
+    assert (min(space.workers), max(space.workers)) == (3, 16)
+    assert min(space_of(KnownJob("u", spec_of(3, 2)), True, job.held).servers) == 2
+
+
+@pytest.mark.parametrize(("cores", "left"), [(6.0, 5), (4.0, 3), (3.0, 0)])
+def test_what_shrinks_after_a_lost_host_keeps_its_least_or_is_paused_whole(cores: float, left: int) -> None:
+    state = cluster({"j": held(8, spec_of(3))}, cores)
+    state.shrinks = True
+    assert {name: size.workers for name, size in shrinks_after_loss(state, cores).items()} == {"j": left}
+
+
+def test_a_newcomer_takes_no_equal_below_its_least() -> None:
+    newcomer = KnownJob("n", spec_of(2).replace(name="n"))
+    wish = Wish(
+        size=Size(workers=2, servers=1, worker_cores=1.0, server_cores=1.0),
+        step="start",
+        constant=Reason.PROBE,
+    )
+    granted = grant("n", wish, cluster({"j": held(6, spec_of(3)), "n": newcomer}, 8.0), {})
+    assert {name: size.workers for name, (size, _, _) in granted.shrinks.items()} == {"j": 4}
+    granted = grant("n", wish, cluster({"j": held(6, spec_of(5)), "n": newcomer}, 8.0), {})
+    assert (granted.size, granted.shrinks) == (None, {})
+
+
+def test_a_person_is_told_that_fewer_are_of_no_use() -> None:
+    job = held(6, spec_of(3))
+    state = cluster({"j": job}, 8.0)
+    assert job.held is not None
+    refused = refuse_size(job, job.held.replace(workers=2), state)
+    assert refused is not None
+    assert refused[0] == Reason.LIMIT_EXCEEDED
+    assert "2 workers are fewer than the job's min_count of 3" in refused[1]
+    assert refuse_size(job, job.held.replace(workers=3), state) is None
+    assert refuse_size(job, job.held.replace(workers=2), state, beyond_limits=True) is None
+
+
+def asking(job: KnownJob, workers: int, policy: str = "staged") -> KnownJob:
+    plan = job.spec.plan.replace(policy=policy)
+    job.spec = job.spec.replace(workers=job.spec.workers.replace(min_count=workers), plan=plan)
+    return job
+
+
+@pytest.mark.parametrize(("least", "left"), [(1, 14), (14, 14), (15, 0)])
+def test_places_that_do_not_pay_are_given_up_down_to_the_least_alone(least: int, left: int) -> None:
+    job = asking(runs("one", size(16)), least)
+    speeds = {workers: 1 / (1 / (3600.0 * workers) + 1 / 3600.0) for workers in (1, 2, 4, 8, 16)}
+    job.tried = [TriedSize(size=size(count), weight=3.0, mean=mean) for count, mean in speeds.items()]
+    job.recent = [speeds[16]] * 3
+    state = hosts_and_jobs(job, cores=16.0)
+    wish = give_up_places(job, ["worker-3", "worker-4"], StandingModels(state))
+    assert (wish.size.workers if wish else 0) == left
+
+
+def test_optimus_starts_no_job_below_its_least() -> None:
+    ran, newcomer = asking(runs("one", size(2)), 0, "optimus"), asking(waits("two"), 9, "optimus")
+    answer = round_of(hosts_and_jobs(ran, newcomer, cores=6.0))["two"]
+    assert isinstance(answer, Wish)
+    assert (answer.constant, answer.size.workers) == ("optimus_marginal_gain", 9)
+
+
+@pytest.mark.parametrize(("least", "left"), [(1, 3), (4, 4), (5, 0)])
+def test_hot_servers_take_no_worker_below_the_least(least: int, left: int) -> None:
+    windows = [[ServerLoad(server=0, busy=0.99)]] * 2
+    job = held(5, spec_of(least))
+    assert job.held is not None
+    limits = Limits(least_workers=least, max_servers=1, cores=6.0)
+    remedy = decide_hot_servers(windows, {}, job.charge(job.held), limits, 1.0)
+    assert (remedy.allocation.workers if remedy and remedy.allocation else 0) == left

@@ -1,0 +1,84 @@
+"""A job of pods that is of no use below a least of each role: it begins with what fits, all of that or nothing, and says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kube_cluster import Cluster, kubelet
+from pod_faults import running, until_as_planned
+from pod_stacks import PodStack
+from small_job import SmallJob
+
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.kube.object import manifest_of
+
+EACH = 3.5  # cores of a member, of the 16 of a node
+
+
+@pytest.fixture
+def job(stack: PodStack, tmp_path: Path) -> SmallJob:
+    return SmallJob(
+        folder=tmp_path,
+        home=stack.home.root,
+        rows=2_000,
+        epochs=1,
+        workers=0,
+        servers=1,
+        cores=EACH,
+        checkpoint='path = "store"\nevery = "1h"',
+        top='[plan]\nmode = "observe"',
+        worker_lines="min_count = 4",
+    )
+
+
+def hand_in(cluster: Cluster, namespace: str, job: SmallJob, start: int = 0) -> None:
+    job.write()
+    made = manifest_of(job.folder / "job.toml")
+    made["spec"]["data"]["train"] = str(job.folder / made["spec"]["data"]["train"])
+    made["spec"]["checkpoint"] = {"every": "1h"}
+    if start:
+        made["spec"]["workers"] |= {"start": start, "min_count": 2}
+    applied = cluster.kubectl("-n", namespace, "apply", "-f", "-", given=json.dumps(made))
+    assert applied.returncode == 0, applied.stderr
+
+
+def condition(cluster: Cluster, namespace: str, job: SmallJob) -> dict[str, Any]:
+    """Return whether the object says that its job runs, and why not."""
+    shown = json.loads(cluster.kubectl("-n", namespace, "get", "rj", job.name, "-o", "json").stdout)
+    said = {each["type"]: each for each in shown.get("status", {}).get("conditions", [])}
+    found: dict[str, Any] = said.get("Running", {})
+    return found
+
+
+def test_a_job_waits_without_a_pod_and_starts_when_a_node_comes(
+    installed: Cluster, namespace: str, job: SmallJob, tmp_path: Path
+) -> None:
+    """Four workers and a server of 3.5 cores each: one node has no room for them."""
+    hand_in(installed, namespace, job)
+    waits = "4 workers and 1 server need 17.5 cores"
+    job.until(lambda: waits in condition(installed, namespace, job).get("message", ""), "what it waits for")
+    assert condition(installed, namespace, job)["status"] == "False"
+    assert job.facts("plan.withheld")[0]["constant"] == Reason.LARGER_THAN_CLUSTER
+    assert waits in job.rover("explain", job.name).stdout
+    assert waits in job.rover("jobs").stdout
+    pods = installed.kubectl("-n", namespace, "get", "pods", "-l", "rover-bus.io/job", "-o", "name").stdout
+    assert pods == "", "no member, and no master"
+    assert job.facts("plan.proposed") == []
+    with kubelet(installed, "node-2", tmp_path):
+        until_as_planned(installed, namespace, job, workers=4, servers=1)
+        job.until(lambda: condition(installed, namespace, job)["status"] == "True", "that it runs")
+        job.complete()
+        job.until(lambda: not running(installed, namespace), "no member's pod")
+    installed.kubectl("delete", "node", "node-2", "--wait=false")
+
+
+def test_a_job_begins_with_as_much_of_what_it_asks_for_as_fits(
+    installed: Cluster, namespace: str, job: SmallJob
+) -> None:
+    hand_in(installed, namespace, job, start=6)
+    until_as_planned(installed, namespace, job, workers=3, servers=1)
+    job.complete()
+    job.until(lambda: not running(installed, namespace), "no member's pod")
