@@ -71,6 +71,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "simulate": ("simulate", "Play deterministic histories of the whole system."),
         "history": ("history", "What jobs asked, got, used, and how they ended; exportable."),
         "fit": ("fit", "Fit measured throughput and predict unmeasured sizes."),
+        "backup": ("backup", "Write what the broker of this machine stores into a directory."),
+        "restore": ("backup", "Put a backup into the state directory of a stack that does not run."),
         "doctor": ("doctor", "Check this machine and a running stack."),
     },
 }

@@ -49,6 +49,7 @@ from rover_bus.events.refusals import unless_turned_away
 from rover_bus.events.settings import Settings
 from rover_bus.events.shell import Shell
 from rover_bus.events.streams import BUCKETS, OF_THE_CLUSTER, SETTINGS, STREAMS
+from rover_bus.events.timelines import stack_timeline, unless_restored
 from rover_bus.events.written_settings import Chosen, choose, dump, of_processes
 
 if TYPE_CHECKING:
@@ -209,6 +210,8 @@ async def _join_and_work(options: ServiceOptions, stop: asyncio.Event) -> None:
         async with connect(options) as bus:
             options.health.bus = bus
             work = _ROLES[options.role](bus, options, stop)
+            if options.role in DECLARING:
+                work = unless_restored(bus, await stack_timeline(bus), work)
             await unless_turned_away(bus, work if rights is None else rights.renewed_while(work))
 
 

@@ -132,7 +132,8 @@ class CheckpointSearchOrdered(MasterFact, frozen=True, kw_only=True, tag="checkp
     """The daemon of `host`: say `host.storage_searched`, which checkpoint on storage is the newest. A lower term is stale.
 
     Not those in `skip` (generation, cut), nor of a generation before `not_before`; with `wanted` only that cut. `reason`: why the
-    model must be restored. `retry`: what was tried before may be tried again.
+    model must be restored. `former`: timelines before a restore from a backup, which count as well. `retry`: what was tried before
+    may be tried again.
     """
 
     term: Count = 0
@@ -145,6 +146,7 @@ class CheckpointSearchOrdered(MasterFact, frozen=True, kw_only=True, tag="checkp
     not_before: Count = 0
     wanted: Count = 0
     reason: str = ""
+    former: list[int] = []
     retry: bool = False
 
 

@@ -87,6 +87,13 @@ class JobEnded(MasterFact, frozen=True, kw_only=True, tag="job.ended.v1"):
     summary: dict[str, Any] = {}
 
 
+class JobRestored(MasterFact, frozen=True, kw_only=True, tag="job.restored.v1"):
+    """The log was restored from a backup: what was decided after it is erased, and what bears another timeline is stale (P21)."""
+
+    timeline: int
+    backup: str = ""
+
+
 class JobForgotten(JobFact, frozen=True, kw_only=True, tag="job.forgotten.v1"):
     """An ended job is gone from the broker: its log, its facts, its samples. Daemons remove what they keep of this `uid`."""
 
@@ -349,6 +356,7 @@ AboutJob = (
     | JobOpened
     | JobStopRequested
     | JobEnded
+    | JobRestored
     | JobForgotten
     | JobReported
     | MasterElected

@@ -48,6 +48,7 @@ SETTINGS = "ROVER_SETTINGS"
 TENANTS = "ROVER_TENANTS"
 OF_THE_CLUSTER = "cluster"  # its key, written by the Brain's service
 FORMAT_KEY = "format"  # and this one the format that the stack writes (formats.py)
+TIMELINE_KEY = "timeline"  # and this one which timeline it is in, since a restore (timelines.py)
 JOINED = "joined"  # and below this one what each token to join was used for, written by the registrar
 
 STREAMS: tuple[StreamSpec, ...] = (
@@ -117,6 +118,7 @@ FACTS_KEPT: dict[str, Kept] = {
             "job.opened",
             "job.stop_requested",
             "job.ended",
+            "job.restored",
             "job.forgotten",
             "dataset.registered",
             "batch.dead_lettered",

@@ -42,6 +42,7 @@ class Cut(msgspec.Struct, omit_defaults=True):
     settled: int = 0  # first batches of the epoch that were done when it opened; a stream forgot their spans
     cost_s: float = 0.0  # the longest that a server stood still for it
     ordered: bool = False
+    timeline: int = 0  # of the job when it opened; 0: the present one
     found: bool = False  # on storage, by a search: all servers go back to it, whatever they hold
     over: bool = False  # it ended by name, and is good for going back to until a newer one is as safe
     path: str = ""
@@ -180,6 +181,7 @@ def found_cut(record: CheckpointFound) -> Cut:
         parts=parts,
         settled=record.settled,
         path=found.path,
+        timeline=found.timeline,
         found=True,
     )
 

@@ -348,7 +348,11 @@ class MasterDecider:
     def _go_on(self, state: State, input: TookOver) -> Generator[Record, None, None]:
         """What the state that was read implies."""
         cause = causes.term(input.term)
-        if input.log_lost:
+        if state.erased:
+            detail = "the log was restored from a backup"
+            yield from cutting.end_all(state, cause, detail)
+            yield from lifecycle.lose_state(state, "log_lost", detail, cause)
+        elif input.log_lost:
             yield from lifecycle.lose_state(state, "log_lost", "the log lost its tail", cause)
         yield from lifecycle.consequences(state, cause)
 

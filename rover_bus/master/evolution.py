@@ -30,6 +30,8 @@ from rover_bus.master.phases import (
 )
 from rover_bus.master.state import AnyState, OpenedJob, RuleOff, State, Task, Unopened
 
+ERASED_GENERATIONS = 1000  # more than a job rewinds between two backups
+
 
 def evolve(state: AnyState, record: Record) -> AnyState:
     """Apply one record."""
@@ -97,7 +99,18 @@ _BEFORE: dict[type[Record], Callable[[AnyState, Any], None]] = {
     log.PlanDeferred: _defer_plan,
     log.ModeFixed: _fix_mode,
     log.StopAsked: _ask_stop,
+    facts.JobRestored: lambda state, record: None,  # noqa: ARG005 - a job that no log knew has lost nothing
 }
+
+
+def _restore(state: State, record: facts.JobRestored) -> None:
+    """What comes from here on is newer than all that was erased, also where only (generation, cut) is compared."""
+    job = state.job
+    for cut in state.cuts.known.values():
+        cut.timeline = cut.timeline or job.timeline
+    state.job = OpenedJob(job.spec, job.uid, record.timeline, [*job.former, job.timeline])
+    state.generation += ERASED_GENERATIONS
+    state.erased = True
 
 
 def _open_again(state: State, record: facts.JobOpened) -> None:
@@ -207,6 +220,7 @@ def _charge(state: State, record: facts.WorkerFailed) -> None:
 
 def _rewind(state: State, record: log.Rewound) -> None:
     state.generation = record.generation
+    state.erased = False
     cut_evolution.rewind(state, record)
     ledger = msgspec.msgpack.decode(record.ledger, type=Ledger | None)
     if ledger is not None:
@@ -269,6 +283,7 @@ def _nothing(state: State, record: Record) -> None:
 _EVOLUTIONS: dict[type[Record], Callable[[State, Any], None]] = {
     **_BEFORE,
     facts.JobOpened: _open_again,
+    facts.JobRestored: _restore,
     data_facts.DatasetRegistered: _fix_dataset,
     data_facts.DatasetRefused: _nothing,
     log.TaskGiven: _give_task,

@@ -129,7 +129,7 @@ def manifest_of(state: State, cut: Cut) -> ManifestContent:
     about["card"] = msgspec.json.encode(card).decode()
     return ManifestContent(
         uid=state.job.uid,
-        timeline=state.job.timeline,
+        timeline=cut.timeline or state.job.timeline,
         generation=cut.generation,
         cut=cut.number,
         ledger=cut.ledger,

@@ -146,7 +146,7 @@ def restore_order(state: State, cut: Cut) -> RestoreOrder:
     """Return where a cut of this job may be found."""
     return RestoreOrder(
         uid=state.job.uid,
-        timeline=state.job.timeline,
+        timeline=cut.timeline or state.job.timeline,
         generation=cut.generation,
         cut=cut.number,
         identity=cut.identity,

@@ -70,6 +70,7 @@ def order(
         not_before=state.cuts.not_before,
         wanted=wanted,
         reason=detail,
+        former=state.job.former,
         retry=retry,
         cause=cause,
     )

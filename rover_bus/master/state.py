@@ -33,11 +33,15 @@ from rover_bus.master.phases import Phase, Waiting
 
 
 class OpenedJob(msgspec.Struct, frozen=True):
-    """What was submitted. `timeline`: part of every id, drawn once a job and again after a restore from a backup (P21)."""
+    """What was submitted. `timeline`: part of every id, drawn once a job and again after a restore from a backup (P21).
+
+    `former`: those before, whose checkpoints may still be gone back to.
+    """
 
     spec: JobSpec
     uid: str
     timeline: int
+    former: list[int] = []
 
 
 # -- members -----------------------------------------------------------------------------------------------------------
@@ -285,6 +289,9 @@ class State(msgspec.Struct, kw_only=True, tag="job", omit_defaults=True):
     phase: Phase = msgspec.field(default_factory=Waiting)
     paused: bool = False
     release: bool = False  # its servers leave too, once a checkpoint holds all that was trained
+    erased: bool = (
+        False  # the log was restored from a backup, and what servers hold is of what it does not know
+    )
     seats: Seats = msgspec.field(default_factory=Seats)
     plans: Plans = msgspec.field(default_factory=Plans)
     ledger: Ledger | None = None

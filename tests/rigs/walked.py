@@ -26,6 +26,7 @@ from rover_bus.master.evolution import evolve
 from rover_bus.master.state import AnyState, Unopened, load
 
 COMMANDS = (
+    facts.JobRestored,  # `rover restore`
     facts.JobStopRequested,
     facts.JobPauseRequested,
     facts.JobResumeRequested,

@@ -45,7 +45,8 @@ EXIT_CODES = {"completed": 0, "failed": 10, "stopped": 11, "cancelled": 12}
     "origin",
     default="",
     metavar="JOB[:CUT]",
-    help="Begin with the model of a ready checkpoint of another job [its newest].",
+    help="Begin with the model of a ready checkpoint of another job [its newest]; "
+    "of a job that the stack does not know, on the storage that the job file names.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Do not narrate.")
 @click.option("--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover].")
@@ -128,7 +129,9 @@ def _hand_in(
     if origin:
         from rover_bus.cli.views.checkpoints import find_origin
 
-        spec = spec.replace(start_from=visit(stack, lambda bus: find_origin(bus, origin)))
+        named = spec.checkpoint.path if spec.checkpoint is not None else ""
+        storage = named or str(stack.home.checkpoints)
+        spec = spec.replace(start_from=visit(stack, lambda bus: find_origin(bus, origin, storage)))
     visit(stack, lambda bus: _check_room(bus, spec, records))
     visit(stack, lambda bus: _require_program(bus, spec))
     if say is None:
@@ -152,7 +155,9 @@ async def _check_room(bus: NatsBus, spec: JobSpec, records: int) -> None:
     if spec.checkpoint is None:
         return
     stored, samples, start = 0, 0, spec.start_from
-    if start is not None:
+    if start is not None and start.cut in await read_ready(
+        bus, start.job
+    ):  # else no fact says how large it is
         stored = (await read_ready(bus, start.job))[start.cut].size_bytes
         samples = (await read_job(bus, start.job)).total
     require_shared_memory(spec, state_bytes(spec, records, stored, samples), await read_shared_memory(bus))

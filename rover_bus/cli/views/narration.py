@@ -45,6 +45,8 @@ def _narrate_job(fact: facts.AboutJob) -> str:
             )
         case facts.JobEnded(state=state, reason=reason, detail=detail):
             return f"{state}{_because(reason)}{f': {detail}' if detail else ''}"
+        case facts.JobRestored(backup=backup):
+            return f"its log was restored from {backup or 'a backup'}: what was decided after that is erased"
         case facts.JobForgotten(by=by, reason=reason):
             return f"forgotten{f' by {by}' if by else ''}{_because(reason)}"
         case facts.MasterElected(holder=holder, term=term, replayed_records=replayed):

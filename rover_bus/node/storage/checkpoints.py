@@ -285,9 +285,9 @@ def prune_run(
 
 
 def search_run(
-    run: Run, timeline: int, skip: Collection[tuple[int, int]], not_before: int, wanted: int
+    run: Run, timelines: Collection[int], skip: Collection[tuple[int, int]], not_before: int, wanted: int
 ) -> tuple[StoredCheckpoint | None, int, list[str]]:
-    """Return the newest checkpoint of this timeline whose manifest can be read, how many lie there, and a line for each of no use.
+    """Return the newest checkpoint of these timelines with a readable manifest, how many lie there, and why others are no use.
 
     Not those in `skip`, nor of a generation before `not_before`; with `wanted` that cut alone, whatever `skip` says.
     """
@@ -295,7 +295,7 @@ def search_run(
     refused = [each.reason for each in unreadable]
     found: StoredCheckpoint | None = None
     for manifest in manifests:
-        if manifest.timeline != timeline:
+        if manifest.timeline not in timelines:
             refused.append(f"{manifest.path} is of another timeline of the job")
         elif wanted and manifest.cut != wanted:
             continue

@@ -269,7 +269,7 @@ class Tasks:
         """Say which checkpoint is the newest of those that are asked for, by its manifest alone: a server reads the rest."""
         run = self._run(task, order.path, about)
         found, there, refused = checkpoints.search_run(
-            run, order.timeline, set(order.skip), order.not_before, order.wanted
+            run, {order.timeline, *order.former}, set(order.skip), order.not_before, order.wanted
         )
         return cuts.HostStorageSearched(
             **self._asked(task), found=found, there=there, refused=refused[:MOST_LINES]

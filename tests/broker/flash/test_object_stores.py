@@ -125,7 +125,7 @@ def test_damaged_checkpoints_are_set_aside_searched_past_and_freed_on_request_on
     raw[5_000_000] ^= 1
     obstore.put(objects, part, bytes(raw))
     run = find_run(bucket, "ads")
-    found, there, refused = search_run(run, 1, {(0, 3)}, 0, 0)
+    found, there, refused = search_run(run, {1}, {(0, 3)}, 0, 0)
     assert (found.cut, found.path, there, len(refused)) == (2, f"{BUCKET}/ads.u1", 4, 1)
     aside = prune_run(find_run(bucket, "ads"), 2, 0, ReadBack())
     assert sorted(item.cut for item in aside) == [3, 4]

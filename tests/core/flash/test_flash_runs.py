@@ -244,17 +244,19 @@ def test_what_a_server_could_not_restore_is_looked_at_behind_a_newer_one(make_ru
 def test_a_search_names_the_newest_that_is_asked_for_and_what_is_of_no_use(make_run):
     run = make_run("ads", "aa11", [1, 2, 3, 4, 5], 2000.0)
     damage_manifest(run, 5, flip), damage_manifest(run, 4, lambda raw: b"")
-    found, there, refused = search_run(run, 1, set(), 0, 0)
+    found, there, refused = search_run(run, {1}, set(), 0, 0)
     assert (found.cut, there, len(refused)) == (3, 5, 2)
-    assert search_run(run, 1, {(0, 3)}, 0, 0)[0].cut == 2
-    assert search_run(run, 1, {(0, 1), (0, 2), (0, 3)}, 0, 0)[:2] == (None, 5)
-    assert search_run(run, 1, {(0, 1)}, 0, 1)[0].cut == 1, "a person named it"
-    assert search_run(run, 1, set(), 1, 0)[:2] == (None, 5), "all are from before the job began from nothing"
-    found, there, refused = search_run(run, 2, set(), 0, 0)
+    assert search_run(run, {1}, {(0, 3)}, 0, 0)[0].cut == 2
+    assert search_run(run, {1}, {(0, 1), (0, 2), (0, 3)}, 0, 0)[:2] == (None, 5)
+    assert search_run(run, {1}, {(0, 1)}, 0, 1)[0].cut == 1, "a person named it"
+    assert search_run(run, {1}, set(), 1, 0)[:2] == (None, 5), (
+        "all are from before the job began from nothing"
+    )
+    found, there, refused = search_run(run, {2}, set(), 0, 0)
     assert (found, there) == (None, 5)
     assert any("another timeline" in line for line in refused)
     set_aside(run.files)
-    assert search_run(run, 1, set(), 0, 0)[1] == 5, "what was set aside counts too"
+    assert search_run(run, {1}, set(), 0, 0)[1] == 5, "what was set aside counts too"
 
 
 def test_a_power_cut_while_damaged_ones_are_set_aside_loses_nothing():

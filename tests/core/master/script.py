@@ -35,6 +35,7 @@ from rover_bus.events.deciding import Hold
 from rover_bus.events.facts import (
     Fact,
     JobPauseRequested,
+    JobRestored,
     JobResumeRequested,
     JobStopRequested,
     JobSubmitted,
@@ -389,6 +390,13 @@ class Script:
         self.decider = self._replayed()
         return [f"replayed {len(self.log)} records, same state: True", *self._take_over()]
 
+    def do_erase(self) -> list[str]:
+        """The log is one of a backup from here on: what a restore appends, and a master that leads from it."""
+        restored = JobRestored(timeline=77, backup="backups/monday")
+        self.log.append(restored)
+        self.decider.evolve(restored)
+        return self.do_takeover()
+
     def assert_replayed(self) -> None:
         """What the log gives again is what the master holds: a rule that changes the state itself is found here."""
         again, held = self._replayed().state, self.decider.state
@@ -443,7 +451,7 @@ class Script:
         words = {} if words is None else words
         return {
             "member": Member(role, index, int(words.pop("incarnation", number))),  # type: ignore[arg-type]
-            "timeline": self.decider.timeline,
+            "timeline": int(words.pop("timeline", self.decider.timeline)),
             "generation": int(words.pop("generation", getattr(state, "generation", 0))),
         }
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,19 +11,9 @@ import pytest
 HERE = Path(__file__).parent
 
 
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rover_golden_script", HERE / "script.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("path", sorted((HERE / "golden").glob("*.txt")), ids=lambda path: path.stem)
-def test_the_master_follows_its_script(path: Path) -> None:
-    script = load_script().Script()
+def test_the_master_follows_its_script(scripts: ModuleType, path: Path) -> None:
+    script = scripts.Script()
     written = path.read_text()
     replayed: list[str] = []
     for line in written.splitlines():

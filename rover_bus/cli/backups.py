@@ -1,0 +1,177 @@
+"""What a stack stored, as a directory, and back: `rover backup`, `rover restore` (docs/design/0071).
+
+    DIR/backup.json                 what this is: format, release, when, which tenants; written last
+    DIR/<STREAM>/                   the control account's streams, as `nats account backup` writes them (events/snapshots.py)
+    DIR/tenants/<T>/<STREAM>/       a tenant's
+
+Both work as the owner of each account, with the keys of the stack's own machine. Facts come first and logs last: a log that knows
+more than the facts is what every take-over expects, one that knows less has lost its tail. Samples and what memory holds are left
+out. Keys are no part of it: `auth` of the state directory is to be kept apart, where fewer people can read it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from rover_bus import __version__
+from rover_bus.auth.vault import Vault
+from rover_bus.brain.log import BrainBatch, BrainTermBegun
+from rover_bus.cli.tenants import of_registrar
+from rover_bus.cli.views.history import read_jobs
+from rover_bus.events import snapshots
+from rover_bus.events.bus import Bus
+from rover_bus.events.errors import InputError
+from rover_bus.events.facts import JobRestored
+from rover_bus.events.formats import FORMAT, NewerFormat, explain
+from rover_bus.events.journal import Journal
+from rover_bus.events.log import LogBatch, Record
+from rover_bus.events.streams import FACTS, LOG, PROFILES, SETTINGS, TENANTS
+from rover_bus.events.subjects import BRAIN_LOG, DEFAULT_TENANT, job_log, split_job
+from rover_bus.events.timelines import note_timeline
+
+ABOUT = "backup.json"
+TIMELINE_BITS = 48
+_LAST = (FACTS, LOG)  # of an account, in this order
+_FIRST = tuple(f"KV_{bucket}" for bucket in (SETTINGS, TENANTS))
+
+
+class BackupAbout(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup is. `taken_ms`: Unix milliseconds when it began; `bytes`: of all snapshots."""
+
+    format: int
+    release: str
+    taken_ms: int
+    tenants: list[str]
+    bytes: int
+
+
+async def take_backup(url: str, vault: Vault, directory: Path) -> BackupAbout:
+    """Write a backup into a directory that is not there yet. Raises InputError, BusError."""
+    _refuse_present(directory)
+    taken_ms, size, tenants = time.time_ns() // 1_000_000, 0, list(vault.tenants)
+    part = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}")
+    try:
+        for is_log in (False, True):
+            for tenant in (DEFAULT_TENANT, *tenants):
+                async with of_registrar(url, vault.owner_credentials(tenant)) as owner:
+                    for stream in await snapshots.list_streams(owner):
+                        if stream != PROFILES and (stream == LOG) == is_log:
+                            size += await snapshots.take_snapshot(
+                                owner, stream, _place(part, tenant) / stream
+                            )
+    except OSError as error:
+        raise InputError(f"{part} cannot be written: {error.strerror}") from None
+    about = BackupAbout(format=FORMAT, release=__version__, taken_ms=taken_ms, tenants=tenants, bytes=size)
+    _finish(part, directory, about)
+    return about
+
+
+def _refuse_present(directory: Path) -> None:
+    if directory.exists():
+        raise InputError(f"{directory} is there already: name a new directory for each backup")
+
+
+def _place(directory: Path, tenant: str) -> Path:
+    return directory if tenant == DEFAULT_TENANT else directory / "tenants" / tenant
+
+
+def _finish(part: Path, directory: Path, about: BackupAbout) -> None:
+    """Give a whole backup its name, once it is on the disk: a directory of that name is never half of one."""
+    (part / ABOUT).write_bytes(msgspec.json.format(msgspec.json.encode(about), indent=2))
+    for path in [*part.rglob("*"), part]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    part.rename(directory)
+
+
+def read_backup(directory: Path) -> BackupAbout:
+    """Return what a backup is. Raises InputError for what is none, NewerFormat."""
+    try:
+        about = msgspec.json.decode((directory / ABOUT).read_bytes(), type=BackupAbout)
+    except OSError:
+        raise InputError(f"{directory} is no backup of `rover backup`: it has no {ABOUT}") from None
+    except msgspec.DecodeError as error:
+        raise InputError(f"{directory / ABOUT}: {error}") from None
+    if about.format > FORMAT:
+        raise NewerFormat(explain(about.format, str(directory), about.release))
+    return about
+
+
+async def restore(url: str, vault: Vault, directory: Path) -> list[str]:
+    """Put a backup into a broker that holds nothing, in a new timeline; return the jobs that go on from it.
+
+    Raises InputError, BusError.
+    """
+    about, timeline, going_on = read_backup(directory), secrets.randbits(TIMELINE_BITS), list[str]()
+    for tenant in (*about.tenants, DEFAULT_TENANT):  # the control account copies of the others
+        async with of_registrar(url, vault.owner_credentials(tenant)) as owner:
+            for each in _in_order(_place(directory, tenant)):
+                await snapshots.put_back(owner, each)
+            going_on += [
+                f"{tenant}/{job}" if tenant != DEFAULT_TENANT else job
+                for job in await _begin_again(owner, timeline, str(directory))
+            ]
+            if tenant == DEFAULT_TENANT:
+                await _begin_brain_again(owner, timeline)
+                await note_timeline(owner, timeline)
+    return going_on
+
+
+def _in_order(place: Path) -> list[Path]:
+    """Return the directories of an account's streams: what others rest on first."""
+    streams = [each for each in place.iterdir() if (each / snapshots.ABOUT).is_file()]
+    rank = {name: number for number, name in enumerate((*_FIRST, "", *_LAST))}
+    return sorted(streams, key=lambda each: (rank.get(each.name, rank[""]), each.name))
+
+
+async def _begin_again(owner: Bus, timeline: int, backup: str) -> list[str]:
+    """Say in the log of each job that has not ended that a new timeline begins; return these jobs."""
+    jobs = [
+        split_job(name)[1]
+        for name, row in (await read_jobs(owner)).items()
+        if not row.ended_ms and split_job(name)[0] == DEFAULT_TENANT  # of this account, by its own names
+    ]
+    for job in jobs:
+        journal = Journal(owner, job_log(job), job, "restore", LogBatch, _wall_ms)
+        await _append(journal, lambda _, __: JobRestored(timeline=timeline, backup=backup), timeline)
+    return jobs
+
+
+async def _begin_brain_again(owner: Bus, timeline: int) -> None:
+    journal = Journal(owner, BRAIN_LOG, "brain", "restore", BrainBatch, _wall_ms)
+    await _append(journal, _term_of_brain(timeline), timeline)
+
+
+def _term_of_brain(timeline: int) -> Callable[[int, int], Record]:
+    def begun(term: int, sequence: int) -> Record:
+        return BrainTermBegun(term=term, holder="restore", timeline=timeline, resumed_from=sequence)
+
+    return begun
+
+
+async def _append(journal: Journal, record: Callable[[int, int], Record], timeline: int) -> None:
+    """Read a log to its end and append one batch, as its next leader would: of the next term, and of the new timeline."""
+    for stored in await journal.replay_from(await journal.beginning()):
+        journal.take(stored)
+    if not journal.sequence:
+        return
+    newest = await journal.bus.last(FACTS, ">")
+    there = newest.sequence if newest is not None else 0
+    inputs = {
+        stream: min(read, there) if stream == FACTS else read for stream, read in journal.inputs.items()
+    }
+    journal.term, journal.timeline, journal.number = journal.term + 1, timeline, 0
+    await journal.append([record(journal.term, journal.sequence)], inputs, candidate=True)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
