@@ -24,7 +24,7 @@ from rover_bus.brain.evolution import evolve
 from rover_bus.brain.granting import cores_left_for
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.hosts import leave_slow_hosts, note_slow_hosts
-from rover_bus.brain.judging import judge, take_back_unplaced
+from rover_bus.brain.judging import judge, take_back_stalled
 from rover_bus.brain.log import (
     BrainRuleSwitched,
     BrainTermBegun,
@@ -69,7 +69,7 @@ from rover_bus.events.facts import (
 from rover_bus.events.host_facts import (
     ClusterModeSet,
     HostLeft,
-    HostMemberUnplaced,
+    HostMemberStalled,
     HostRegistered,
     QuotaSet,
 )
@@ -247,8 +247,8 @@ class BrainDecider:
                 self.watch.forget_host(host)
                 if host in state.hosts or host in state.displaced:
                     yield HostGone(host=host, cause=cause)
-            case HostMemberUnplaced(job=job, uid=uid) if job in state.jobs and state.jobs[job].uid == uid:
-                yield from take_back_unplaced(state.jobs[job], state, fact, cause)
+            case HostMemberStalled(job=job, uid=uid) if job in state.jobs and state.jobs[job].uid == uid:
+                yield from take_back_stalled(state.jobs[job], state, fact, cause)
             case ClusterModeSet() | QuotaSet():
                 yield ClusterObserved(fact=fact, cause=cause)
             case JobSubmitted(job=job, uid=uid, spec=spec):

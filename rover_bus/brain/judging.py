@@ -12,13 +12,13 @@ from typing import Any
 from rover_bus.brain.decisions.lifecycle import judge_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.granting import has_room_to_return
-from rover_bus.brain.proposing import end_unplaced, roll_back
+from rover_bus.brain.proposing import end_stalled, roll_back
 from rover_bus.brain.remedies import workers_to_replace
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import BrainState, Change, KnownJob
 from rover_bus.brain.wishes import PROBE_WINDOWS
 from rover_bus.events.facts import PlanKept, PlanMeasured, PlanRolledBack
-from rover_bus.events.host_facts import HostMemberUnplaced
+from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.events.log import Record
 
 Steps = Generator[Record, None, None]
@@ -69,8 +69,8 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
             yield from _take_back(name, known, state, verdict.reason, verdict.after)
 
 
-def take_back_unplaced(known: KnownJob, state: BrainState, fact: HostMemberUnplaced, cause: str) -> Steps:
-    """Take back the change under way that brought a worker which nothing can take, whoever asked for it.
+def take_back_stalled(known: KnownJob, state: BrainState, fact: HostMemberStalled, cause: str) -> Steps:
+    """Take back the change under way that brought a worker which cannot start, whoever asked for it.
 
     A start and a worker that follows a lost one have nothing to go back to: they wait for room.
     """
@@ -80,8 +80,8 @@ def take_back_unplaced(known: KnownJob, state: BrainState, fact: HostMemberUnpla
     if fact.member.role != "worker" or not change.before.workers or change.before == change.after:
         return
     figures = {**_figures(fact.job, known, 0.0), "cause": cause}
-    said = f"no node takes {fact.member} of plan {change.plan}: {fact.reason}: {fact.why}"
-    plan = end_unplaced(fact.job, known, state, change, said)
+    said = f"{fact.member} of plan {change.plan} cannot start: {fact.reason}: {fact.why}"
+    plan = end_stalled(fact.job, known, state, change, said)
     yield PlanMeasured(**figures, windows=len(change.windows))
     yield PlanRolledBack(**figures, by_plan=plan.plan, constant=Reason.NEVER_LIVE)
     yield plan.replace(cause=cause)

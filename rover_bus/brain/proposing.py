@@ -84,8 +84,8 @@ def roll_back(
     return _back(name, job, state, change, _wish_back(change, constant, said, after))
 
 
-def end_unplaced(name: str, job: KnownJob, state: BrainState, change: Change, said: str) -> PlanProposed:
-    """What was before, again, since members of a change cannot be placed: it holds whatever was repaired meanwhile."""
+def end_stalled(name: str, job: KnownJob, state: BrainState, change: Change, said: str) -> PlanProposed:
+    """What was before, again, since members of a change cannot start: it holds whatever was repaired meanwhile."""
     wish = _wish_back(change, Reason.NEVER_LIVE, said, 0.0)
     return _back(name, job, state, change, wish).replace(members_plan=0)
 

@@ -60,7 +60,7 @@ def build_brain(
             *subjects.everywhere(*(subjects.job_facts(kind=kind) for kind in FOLLOWED)),
             subjects.host_facts(fact="registered"),
             subjects.host_facts(fact="left"),
-            subjects.host_facts(fact="member_unplaced"),
+            subjects.host_facts(fact="member_stalled"),
             subjects.cluster_facts(),
         ],
         publishes=publishing.SUBJECTS,

@@ -107,10 +107,11 @@ class HostAdjustRefused(HostFact, frozen=True, kw_only=True, tag="host.adjust_re
     why: str
 
 
-class HostMemberUnplaced(HostFact, frozen=True, kw_only=True, tag="host.member_unplaced.v1"):
-    """No node took a member within its patience. It stays ordered, and starts once there is room, until it is desired no more.
+class HostMemberStalled(HostFact, frozen=True, kw_only=True, tag="host.member_stalled.v1"):
+    """A member could not start within its patience: no node takes it, or its image cannot be had. It stays ordered, and starts once
+    that has passed, until it is desired no more.
 
-    `reason`: the scheduler's own constant; `why`: its words.
+    `reason`: the scheduler's, or the kubelet's, own constant; `why`: its words.
     """
 
     job: str
@@ -244,7 +245,7 @@ AboutHosts = (
     | HostProgramRefused
     | HostProgramMended
     | HostAdjustRefused
-    | HostMemberUnplaced
+    | HostMemberStalled
     | HostMemberTaken
     | HostSpareFailed
     | HostSpareMended

@@ -216,7 +216,7 @@ FACTS_KEPT: dict[str, Kept] = {
             "host.turn_failed",
             "host.program_refused",
             "host.adjust_refused",
-            "host.member_unplaced",
+            "host.member_stalled",
             "host.member_taken",
             "host.program_mended",
             "host.spare_failed",

@@ -34,12 +34,12 @@ from rover_bus.kube.pods import (
     ref_of,
     runs,
     secret_of,
-    why_not_placed,
+    stalled_by,
     why_not_started,
     written,
 )
 from rover_bus.kube.templates import MAIN
-from rover_bus.node.port import Adjusted, AdjustRefused, Incarnation, Observe, Running, TakenAway, Unplaced
+from rover_bus.node.port import Adjusted, AdjustRefused, Incarnation, Observe, Running, Stalled, TakenAway
 
 LAST_WORDS_S = 5.0  # for a log: its node may be gone
 AGAIN_S, MOST_AGAIN_S = 0.2, 5.0  # before a request is repeated that the API server did not answer
@@ -84,8 +84,8 @@ class HeldPod:
         self.grace_s: int | None = None  # it is to leave within it
         self.granted_s: int | None = None  # what the API server was told of that
         self._running, self._since_s = False, self._loop.time()
-        self._unplaced = self._taken = (
-            False  # it was observed that no node takes it; that another takes it away
+        self._stalled = self._taken = (
+            False  # it was observed that it cannot start; that another takes it away
         )
         self._unstarted = ""  # why it is given up before it ran
         self._wanted: Resources | None = None  # it is to have
@@ -129,22 +129,22 @@ class HeldPod:
         return pod if pod is not None and pod.metadata.uid == self.pod else None
 
     def show(self, pod: Pod) -> None:
-        """Observe that it runs, that no node takes it, and that another takes it away; each once."""
+        """Observe that it runs, that it cannot start, and that another takes it away; each once."""
         if runs(pod) and not self._running:
             self._running = True
             self._reports.observe(Running(self.incarnation.key, adopted=self.adopted))
         if not self._taken and (taken := taken_away(pod)) is not None:
             self._taken = True
             self._reports.observe(TakenAway(self.incarnation.key, *taken))
-        refused = why_not_placed(pod)
-        if self._unplaced and refused is None:
-            self._unplaced, self._since_s = (
+        stalled = stalled_by(pod)
+        if self._stalled and stalled is None:
+            self._stalled, self._since_s = (
                 False,
                 self._loop.time(),
-            )  # a node has it: its start has the whole patience
-        elif not self._unplaced and refused is not None and self._is_overdue():
-            self._unplaced = True
-            self._reports.observe(Unplaced(self.incarnation.key, refused.reason, refused.message))
+            )  # it goes on: its start has the whole patience
+        elif not self._stalled and stalled is not None and self._is_overdue():
+            self._stalled = True
+            self._reports.observe(Stalled(self.incarnation.key, *stalled))
 
     def _is_overdue(self) -> bool:
         """Whether its patience is over, and it neither runs nor is to leave."""
@@ -154,7 +154,7 @@ class HeldPod:
     def _patience_s(self) -> float | None:
         """After how many seconds to look again though nothing changes; None: never."""
         now_s = self._loop.time()
-        if not self._running and self.granted_s is None and not self._unplaced:
+        if not self._running and self.granted_s is None and not self._stalled:
             return max(self._since_s + self._start_patience_s - now_s, AGAIN_S)
         return (
             max(self._wanted_s + self._settings.adjust_patience_s - now_s, AGAIN_S)
@@ -210,7 +210,7 @@ class HeldPod:
     # -- asked to leave, or given up -----------------------------------------------------------------------------------
 
     async def _leave(self, pod: Pod) -> None:
-        if self._is_overdue() and not self._unplaced:
+        if self._is_overdue() and not self._stalled:
             self._unstarted, self.grace_s = why_not_started(pod) or "its container did not start in time", 1
         if self.grace_s is None or self.grace_s == self.granted_s:
             return

@@ -24,7 +24,7 @@ from rover_bus.events.identity import DesiredMember, Member, Resources, Role
 from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.subjects import split_job
 from rover_bus.flash.places import directories_of
-from rover_bus.kube.kinds import Condition, ContainerStatus, Json, Metadata, Owner, Pod, Ref
+from rover_bus.kube.kinds import ContainerStatus, Json, Metadata, Owner, Pod, Ref
 from rover_bus.kube.object import API_VERSION, KIND
 from rover_bus.kube.roverjobs import RoverJob
 from rover_bus.kube.sidecars import KEY, Sidecars, with_sidecar
@@ -384,12 +384,18 @@ def why_not_started(pod: Pod) -> str:
     waiting = main.state.waiting if main else None
     if waiting and waiting.reason not in ("", "ContainerCreating", "PodInitializing"):
         return f"{waiting.reason}: {waiting.message}".rstrip(": ")
-    refused = why_not_placed(pod)
-    return f"{refused.reason}: {refused.message}".rstrip(": ") if refused else ""
+    return ": ".join(stalled_by(pod) or ()).rstrip(": ")
 
 
-def why_not_placed(pod: Pod) -> Condition | None:
-    """Return what the scheduler says of a pod that no node takes; None for one that a node has, or that was not looked at yet."""
+def stalled_by(pod: Pod) -> tuple[str, str] | None:
+    """Return what keeps a pod from starting that may pass while it waits, by a constant and words: no node takes it, or its image
+    cannot be had. None for one that was not looked at yet, or goes on.
+    """
+    main = main_of(pod)
+    waiting = main.state.waiting if main else None
+    if waiting and waiting.reason in IMAGE:
+        return waiting.reason, waiting.message
     said = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
-    waits = said is not None and said.status == "False" and said.reason != "SchedulingGated"
-    return said if waits and not pod.spec.node_name else None
+    if said is None or pod.spec.node_name or said.status != "False" or said.reason == "SchedulingGated":
+        return None
+    return said.reason, said.message

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from rover_bus.events.host_facts import HostMemberTaken, HostMemberUnplaced
+from rover_bus.events.host_facts import HostMemberStalled, HostMemberTaken
 from rover_bus.events.log import LossAnnounced, Record
 from rover_bus.master import lifecycle, rollout
 from rover_bus.master.state import State
@@ -25,7 +25,7 @@ def announce_loss(state: State, fact: HostMemberTaken, cause: str) -> Consequenc
         yield LossAnnounced(member=fact.member, reason=fact.reason, cause=cause)
 
 
-def give_up_unplaced(state: State, fact: HostMemberUnplaced, cause: str) -> Consequences:
+def give_up_stalled(state: State, fact: HostMemberStalled, cause: str) -> Consequences:
     """End the rollout that waits for a server which nothing takes."""
     member, under_way = fact.member, state.slots.rollout
     if under_way is None or under_way.first or member.role != "ps" or member.index not in under_way.joins:

@@ -21,8 +21,8 @@ from rover_bus.events.host_facts import (
     HostExited,
     HostLeaving,
     HostLeft,
+    HostMemberStalled,
     HostMemberTaken,
-    HostMemberUnplaced,
     HostProgramMended,
     HostProgramRefused,
     HostRegistered,
@@ -85,8 +85,8 @@ def notice(state: State, fact: Fact, cause: str) -> Steps:
             yield from refitting.refit(state, fact, cause)
         case HostMemberTaken(job=job, uid=uid) if _is_of(state, job, uid):
             yield from announced.announce_loss(state, fact, cause)
-        case HostMemberUnplaced(job=job, uid=uid) if _is_of(state, job, uid):
-            yield from announced.give_up_unplaced(state, fact, cause)
+        case HostMemberStalled(job=job, uid=uid) if _is_of(state, job, uid):
+            yield from announced.give_up_stalled(state, fact, cause)
         case HostExited(member=member) if fact.job == state.job.spec.name:
             yield from _exited(state, fact, member, cause)
     return None

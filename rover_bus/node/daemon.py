@@ -58,10 +58,10 @@ from rover_bus.node.port import (
     Observe,
     Platform,
     Running,
+    Stalled,
     StartOrder,
     TakenAway,
     Trouble,
-    Unplaced,
 )
 from rover_bus.node.presence import Presence
 from rover_bus.node.programs import Trial, program_fact
@@ -368,7 +368,7 @@ class Daemon:
                 self._ends[observation.job, observation.member.name] = observation
                 if not observation.reported:
                     self._report_end(observation)
-            case AdjustRefused(key) | Unplaced(key) | TakenAway(key) if key in self.state.observed:
+            case AdjustRefused(key) | Stalled(key) | TakenAway(key) if key in self.state.observed:
                 self._report_trouble(self.state.observed[key], observation)
             case _:
                 pass  # no other component needs to know

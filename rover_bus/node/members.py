@@ -49,8 +49,8 @@ from rover_bus.node.port import (
     SpareReady,
     SpareSpawned,
     Spawned,
+    Stalled,
     TakenAway,
-    Unplaced,
     WorkerLoaded,
 )
 from rover_bus.node.programs import UNTRIED, Trial
@@ -194,7 +194,7 @@ def evolve(state: HostMembers, input: Happening) -> HostMembers:
     match input:
         case Spawned() | Running() | Leaving() | Adjusted() | AdjustRefused():
             return _evolve_observed(state, input)
-        case Unplaced() | TakenAway():
+        case Stalled() | TakenAway():
             return state  # what follows from it is for the job's log to say
         case Exited():
             return _evolve_ended(state, input)

@@ -143,10 +143,10 @@ class AdjustRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
-    """Nothing can take a member that is ordered, for as long as its patience lasts. It starts as soon as something can.
+class Stalled:
+    """A member that is ordered cannot start, for as long as its patience lasts already. It starts as soon as it can.
 
-    `reason`: a constant of what places it; `why`: its words.
+    `reason`: a constant of the platform; `why`: its words.
     """
 
     key: Key
@@ -217,7 +217,7 @@ class SpareGone:
 
 
 SpareObservation = WorkerLoaded | SpareSpawned | SpareReady | SpareGone
-Trouble = AdjustRefused | Unplaced | TakenAway  # what is published of a member, beside its start and its end
+Trouble = AdjustRefused | Stalled | TakenAway  # what is published of a member, beside its start and its end
 Observation = Spawned | Running | Leaving | Adjusted | Trouble | Exited | SpareObservation
 Observe = Callable[[Observation], None]
 Answer = Callable[[ProgramReply], None]
@@ -245,7 +245,7 @@ class Platform(Protocol):
         """The roles that this platform has a command for."""
 
     def start(self, order: StartOrder) -> None:
-        """Start an incarnation; observed as Spawned, then Running, or Exited with `never_started`; Unplaced while nothing takes it.
+        """Start an incarnation; observed as Spawned, then Running, or Exited with `never_started`; Stalled while it cannot.
 
         An order for a member that runs changes nothing: it is never started while a former incarnation may live.
         Where it names a spare that is ready, that one is SpareGone first, and the member is Running at once.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from rover_bus.events.host_facts import HostAdjustRefused, HostFact, HostMemberTaken, HostMemberUnplaced
-from rover_bus.node.port import AdjustRefused, Incarnation, TakenAway, Trouble, Unplaced
+from rover_bus.events.host_facts import HostAdjustRefused, HostFact, HostMemberStalled, HostMemberTaken
+from rover_bus.node.port import AdjustRefused, Incarnation, Stalled, TakenAway, Trouble
 
 MOST_WORDS = 500
 
@@ -24,11 +24,11 @@ def told_of(seen: Trouble, run: Incarnation, host: str) -> tuple[HostFact, str]:
                 host=host, job=job, uid=uid, member=member, resources=resources, why=why[:MOST_WORDS]
             )
             return fact, f"adjust_refused.{job}.{uid}.{member}.{size}"
-        case Unplaced(reason=reason, why=why):
-            fact = HostMemberUnplaced(
+        case Stalled(reason=reason, why=why):
+            fact = HostMemberStalled(
                 host=host, job=job, uid=uid, member=member, reason=reason, why=why[:MOST_WORDS]
             )
-            return fact, f"member_unplaced.{job}.{uid}.{member}"
+            return fact, f"member_stalled.{job}.{uid}.{member}"
         case TakenAway(reason=reason, why=why):
             fact = HostMemberTaken(
                 host=host, job=job, uid=uid, member=member, reason=reason, why=why[:MOST_WORDS]

@@ -94,27 +94,35 @@ ALONE = {
 }
 
 
-def begin_alone(cluster: Cluster, namespace: str, job: SmallJob) -> None:
+def begin_alone(
+    cluster: Cluster, namespace: str, job: SmallJob, annotations: dict[str, str] | None = None
+) -> None:
     """Apply its object, whose workers take each a node of its own, which only the scheduler knows; see its one worker run."""
     job.write()
     made = manifest_of(job.folder / "job.toml")
     made["spec"]["data"]["train"] = str(job.folder / made["spec"]["data"]["train"])
     made["spec"]["checkpoint"] = {"every": "1h"}
-    made["spec"]["templates"] = {"worker": {"spec": {"affinity": {"podAntiAffinity": ALONE}}}}
+    about = {"annotations": annotations or {}}
+    made["spec"]["templates"] = {
+        "worker": {"metadata": about, "spec": {"affinity": {"podAntiAffinity": ALONE}}}
+    }
     applied = cluster.kubectl("-n", namespace, "apply", "-f", "-", given=json.dumps(made))
     assert applied.returncode == 0, applied.stderr
     until_as_planned(cluster, namespace, job, workers=1, servers=1)
 
 
-def is_rolled_back_by_the_scheduler(cluster: Cluster, namespace: str, job: SmallJob) -> None:
-    """The plan is taken back for what the scheduler says, its members are those of before, and no budget paid for it."""
+def is_rolled_back(
+    cluster: Cluster, namespace: str, job: SmallJob, reason: str = "Unschedulable", why: str = "anti-affinity"
+) -> None:
+    """The plan is taken back for what the cluster says, its members are those of before, and no budget paid for it."""
     job.until(lambda: job.facts("plan.rolled_back"), "a plan that is rolled back")
     said = job.facts("plan.rolled_back")[0]
     assert said["constant"] == Reason.NEVER_LIVE
     until_as_planned(cluster, namespace, job, workers=1, servers=1)
     waited = story(job, "worker-1.1")
-    assert [each["type"] for each in waited][:2] == ["members.desired.v1", "host.member_unplaced.v1"]
-    assert (waited[1]["reason"], "anti-affinity" in waited[1]["why"]) == ("Unschedulable", True)
+    assert [each["type"] for each in waited][:2] == ["members.desired.v1", "host.member_stalled.v1"]
+    assert waited[1]["reason"] == reason
+    assert why in waited[1]["why"]
     back = next(each for each in job.facts("plan.proposed") if each["plan"] == said["by_plan"])
     assert waited[1]["why"] in back["reason"]
     assert job.facts("member.lost") == []
@@ -128,7 +136,7 @@ def test_a_plan_of_a_person_that_no_node_has_room_for(
     alone = replace(job, start=1, moves='start_patience = "6s"')
     begin_alone(installed, namespace, alone)
     scale(alone, 3)
-    is_rolled_back_by_the_scheduler(installed, namespace, alone)
+    is_rolled_back(installed, namespace, alone)
     alone.complete()
     alone.until(lambda: not running(installed, namespace), "no member's pod")
 
@@ -138,9 +146,23 @@ def test_a_plan_of_the_brain_that_no_node_has_room_for(
 ) -> None:
     own = replace(job, start=1, most=2, most_servers=1, moves='start_patience = "6s"', top=PROBING)
     begin_alone(installed, namespace, own)
-    is_rolled_back_by_the_scheduler(installed, namespace, own)
+    is_rolled_back(installed, namespace, own)
     own.complete()
     own.until(lambda: not running(installed, namespace), "no member's pod")
+
+
+def test_a_plan_whose_image_is_missing(installed: Cluster, namespace: str, job: SmallJob) -> None:
+    """On the node that a new worker goes to: its pod waits there, and no other follows it."""
+    assert installed.script is not None
+    alone = replace(job, start=1, moves='start_patience = "6s"')
+    begin_alone(installed, namespace, alone, {"test/outcome": "ImagePullBackOff"})
+    made = installed.kubectl("apply", "-f", str(installed.script.with_name("node.yaml")))
+    assert made.returncode == 0, made.stderr
+    scale(alone, 2)
+    is_rolled_back(installed, namespace, alone, "ImagePullBackOff", "no such image")
+    alone.complete()
+    alone.until(lambda: not running(installed, namespace), "no member's pod")
+    installed.kubectl("delete", "node", "fake-1", "--wait=false")
 
 
 @pytest.mark.long

@@ -24,9 +24,9 @@ from rover_bus.node.port import (
     Incarnation,
     Running,
     Spawned,
+    Stalled,
     StartOrder,
     TakenAway,
-    Unplaced,
 )
 
 EATS = "x = []\nwhile True: x.append(bytearray(1 << 20))"
@@ -171,13 +171,13 @@ def test_a_member_that_no_node_takes_waits_and_starts_once_one_does(cluster: Clu
         run = order(
             seat, "sleep", "600", resources=Resources(cores=12.0, memory_bytes=1 << 20), start_patience_s=2.0
         )
-        waits = await seat.until(Unplaced)
+        waits = await seat.until(Stalled)
         assert (waits.key, waits.reason) == (run.key, "Unschedulable")
         assert "Insufficient cpu" in waits.why
         await asyncio.sleep(4.0)
         kubectl(cluster, seat, "delete", "pod", "rival", "--wait=false", "--grace-period=1")
         await seat.until(Running)
-        assert (len(seat.of(Unplaced)), seat.of(Exited)) == (1, [])
+        assert (len(seat.of(Stalled)), seat.of(Exited)) == (1, [])
         await seat.end(run)
 
     cluster.kubectl("create", "priorityclass", "urgent", "--value=1000")
@@ -247,15 +247,17 @@ FAKE = {
 }
 
 
-def test_a_member_whose_image_is_missing_never_starts_and_says_why(cluster: Cluster, play: Play) -> None:
+def test_a_member_whose_image_is_missing_waits_and_says_why(cluster: Cluster, play: Play) -> None:
     assert cluster.script is not None
     made = cluster.kubectl("apply", "-f", str(cluster.script.with_name("node.yaml")))
     assert made.returncode == 0, made.stderr
 
     async def scene(seat: Seat) -> None:
         order(seat, "sleep", "600", start_patience_s=3.0)
-        ended = await seat.until(Exited)
-        assert (ended.exit.reason, ended.exit.detail) == ("never_started", "ImagePullBackOff: no such image")
+        waits = await seat.until(Stalled)
+        assert (waits.reason, waits.why) == ("ImagePullBackOff", "no such image")
+        await asyncio.sleep(2.0)
+        assert seat.of(Exited) == []
 
     play(scene, templates={"worker": FAKE})
     cluster.kubectl("delete", "node", "fake-1", "--wait=false")

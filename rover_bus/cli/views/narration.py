@@ -116,8 +116,8 @@ def _narrate_host(fact: host_facts.AboutHosts) -> str:
         case host_facts.HostAdjustRefused(host=host, member=member, resources=wanted, why=why):
             size = f"{wanted.cores:g} cores and {wanted.memory_bytes / (1 << 20):,.0f} MiB"
             return f"{member} cannot be given {size} on host {host}, it keeps what it has: {why}"
-        case host_facts.HostMemberUnplaced(member=member, reason=reason, why=why):
-            return f"no node takes {member}, it waits for room: {reason}: {why}"
+        case host_facts.HostMemberStalled(member=member, reason=reason, why=why):
+            return f"{member} cannot start, it waits: {reason}: {why}"
         case host_facts.HostMemberTaken(member=member, host=host, reason=reason, why=why):
             return f"{member} is being taken away from host {host}, {_spoken(reason)}: {why}"
         case host_facts.HostSpareFailed(host=host, job=job, failures=failures, why=why):
@@ -296,7 +296,7 @@ WENT_WRONG = (
     | data_facts.LedgerRewound
     | data_facts.RowsSkipped
     | host_facts.HostProgramRefused
-    | host_facts.HostMemberUnplaced
+    | host_facts.HostMemberStalled
     | host_facts.HostMemberTaken
     | host_facts.HostServiceEnded
     | host_facts.HostSlow

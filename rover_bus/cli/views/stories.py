@@ -34,8 +34,8 @@ from rover_bus.events.facts import (
 from rover_bus.events.host_facts import (
     ClusterFact,
     HostExited,
+    HostMemberStalled,
     HostMemberTaken,
-    HostMemberUnplaced,
     HostRegistered,
     HostStarted,
 )
@@ -212,7 +212,7 @@ class Links:
                 return wanted[0]
             if (ended := _before(self._ends.get((job, fact.process.member.name), []), happened)) is not None:
                 return ended  # a daemon starts a master again by itself
-        elif isinstance(fact, HostMemberUnplaced):
+        elif isinstance(fact, HostMemberStalled):
             if wanted := self._wanted.get((job, fact.member), []):
                 return wanted[0]
         elif isinstance(fact, HostExited | HostMemberTaken) and fact.member is not None:

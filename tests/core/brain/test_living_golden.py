@@ -559,7 +559,7 @@ def waits_until_a_new_worker_is_live() -> Any:
     return life
 
 
-def takes_back_what_no_node_takes() -> Any:
+def takes_back_what_cannot_start() -> Any:
     """At the platform's word, by its reason; what is said of another run, or of a member that is there, changes nothing."""
     life = Life()
     job = life.submit("j", step)
@@ -570,10 +570,10 @@ def takes_back_what_no_node_takes() -> Any:
     life.apply(plan)
     job.live_at = 1e9
     said = {"host": "h", "job": "j", "reason": "Unschedulable", "why": "0/1 nodes are available"}
-    life.notice(host_facts.HostMemberUnplaced(**said, uid="another", member=Member("worker", 1, 1)))
-    life.notice(host_facts.HostMemberUnplaced(**said, uid=f"{1:012x}", member=Member("worker", 7, 1)))
+    life.notice(host_facts.HostMemberStalled(**said, uid="another", member=Member("worker", 1, 1)))
+    life.notice(host_facts.HostMemberStalled(**said, uid=f"{1:012x}", member=Member("worker", 7, 1)))
     job.obeys = True
-    life.notice(host_facts.HostMemberUnplaced(**said, uid=f"{1:012x}", member=Member("worker", 1, 1)))
+    life.notice(host_facts.HostMemberStalled(**said, uid=f"{1:012x}", member=Member("worker", 1, 1)))
     life.wait(4)
     return life
 
@@ -669,7 +669,7 @@ STORIES: tuple[Story, ...] = (
     starts_where_a_similar_job_ended,
     takes_back_a_probe_downwards_that_is_followed_by_unrest,
     waits_until_a_new_worker_is_live,
-    takes_back_what_no_node_takes,
+    takes_back_what_cannot_start,
     relieves_memory_before_there_is_a_forecast,
     leaves_a_full_server_that_does_not_grow,
     leaves_a_slow_host_and_places_the_next_job_elsewhere,

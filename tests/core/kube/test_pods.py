@@ -22,7 +22,7 @@ from rover_bus.kube.pods import (
     ran_s,
     ref_of,
     secret_of,
-    why_not_placed,
+    stalled_by,
 )
 from rover_bus.kube.roverjobs import RoverJob
 from rover_bus.kube.sidecars import Sidecars
@@ -267,17 +267,21 @@ def test_what_takes_a_pod_away_is_known_when_its_deletion_begins() -> None:
     assert taken_away(pod(running=True, notes=ASK, metadata=DELETED)) is None, "we asked it to leave"
 
 
-def test_only_the_scheduler_says_that_no_node_takes_a_pod() -> None:
+def test_a_pod_waits_for_what_may_pass_by_itself() -> None:
     def scheduled(reason: str, status: str = "False") -> Json:
         said = {"type": "PodScheduled", "status": status, "reason": reason, "message": "0/1 nodes"}
         return {"status": {"phase": "Pending", "conditions": [said]}}
 
-    refused = why_not_placed(pod(**scheduled("Unschedulable")))
-    assert refused is not None
-    assert (refused.reason, refused.message) == ("Unschedulable", "0/1 nodes")
-    assert why_not_placed(pod(**scheduled("SchedulingGated"))) is None
-    assert why_not_placed(pod(**scheduled("", "True"))) is None
-    assert why_not_placed(pod(status={"phase": "Pending"})) is None
+    def waiting(reason: str) -> Json:
+        state = {"waiting": {"reason": reason, "message": "no such image"}}
+        return {"status": {"phase": "Pending", "containerStatuses": [{"name": "main", "state": state}]}}
+
+    assert stalled_by(pod(**scheduled("Unschedulable"))) == ("Unschedulable", "0/1 nodes")
+    assert stalled_by(pod(**waiting("ImagePullBackOff"))) == ("ImagePullBackOff", "no such image")
+    for passing in (scheduled("SchedulingGated"), scheduled("", "True"), waiting("ContainerCreating")):
+        assert stalled_by(pod(**passing)) is None
+    assert stalled_by(pod(**waiting("CreateContainerConfigError"))) is None
+    assert stalled_by(pod(status={"phase": "Pending"})) is None
 
 
 def test_a_pod_that_leaves_is_not_over_before_its_container_is() -> None:

@@ -52,8 +52,8 @@ from rover_bus.events.host_facts import (
     HostExited,
     HostLeaving,
     HostLeft,
+    HostMemberStalled,
     HostMemberTaken,
-    HostMemberUnplaced,
     HostProgramMended,
     HostProgramRefused,
     HostRegistered,
@@ -331,11 +331,11 @@ class Script:
             )
         )
 
-    def do_unplaced(self, who: str, why: str) -> list[str]:
-        """A daemon says that no node takes a member."""
+    def do_stalled(self, who: str, why: str) -> list[str]:
+        """A daemon says that a member cannot start."""
         wanted = self.decider.state.seats.wanted[who]
         given = {"host": wanted.host, "job": "j", "uid": UID, "member": wanted.member}
-        return self._notice(HostMemberUnplaced(**given, reason="Unschedulable", why=why))
+        return self._notice(HostMemberStalled(**given, reason="Unschedulable", why=why))
 
     def do_taken(self, who: str, reason: str = "preempted", incarnation: str = "") -> list[str]:
         """A daemon says that another takes a member away."""

@@ -152,7 +152,7 @@ def test_what_takes_a_member_away_comes_before_its_goodbye_whichever_was_stored_
 
 
 def test_a_member_that_no_node_takes_waits_for_what_wanted_it() -> None:
-    waits = host_facts.HostMemberUnplaced(
+    waits = host_facts.HostMemberStalled(
         host="h", job="a", uid=UID, member=WORKER, reason="Unschedulable", why="0/1 nodes"
     )
     chain = [each.fact for _, _, each in story_of_event(stored([*HISTORY[:3], waits]), "4")]
