@@ -15,6 +15,7 @@ from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, evolve_paces
 from rover_bus.brain.log import WindowClosed
 from rover_bus.brain.state import UNREST, WINDOWS_KEPT, KnownJob, TriedSize
 from rover_bus.events.facts import Size
+from rover_bus.events.job import is_synchronous
 
 Point = TypeVar("Point")
 RECENT = 0.3  # weight of the newest window in how long a batch takes
@@ -48,6 +49,8 @@ def measure(job: KnownJob, window: WindowClosed) -> None:
     settled = job.change is None or job.change.settled or waits
     if throughput > 0 and window.workers:
         step_s = job.spec.data.batch_size * len(window.workers) / throughput
+        if is_synchronous(job.spec) and window.batch_s:
+            step_s = window.batch_s  # a batch may be a worker's part of a step, or the step of all of them
         job.step_s += (step_s - job.step_s) * (RECENT if job.step_s else 1.0)
     if job.change is not None and job.change.applied and not settled and job.change.base:
         job.change.watched_s += window.seconds

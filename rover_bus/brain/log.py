@@ -169,7 +169,8 @@ class WorkerWindow(msgspec.Struct, frozen=True, array_like=True):
 class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     """What a job did for some seconds: all that is kept of its samples. `clean`: every wanted worker was observed throughout.
 
-    `server_bytes`, `server_cores`: by member name. `cores_used`: of one member, by role. `loss`, `auc`: means, 0 when not reported.
+    `server_bytes`, `server_cores`: by member name. `cores_used`: of one member, by role. `batch_s`: seconds that a batch took a
+    worker, 0 where none was counted. `loss`, `auc`: means, 0 when not reported.
     """
 
     job: str
@@ -182,6 +183,7 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     server_slots: dict[
         str, list[tuple[int, float]]
     ] = {}  # by member name: its hottest slots, keys a second each
+    batch_s: float = 0.0
     loss: float = 0.0
     auc: float = 0.0
     committed: int = 0

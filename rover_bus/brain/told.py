@@ -135,10 +135,10 @@ class MemberRemedy(Checked, frozen=True, kw_only=True):
 
 
 def profiles_of(
-    sample: Measurement, rates: Mapping[Member, float], servers: int, fresh: Sequence[Member]
+    sample: Measurement, rates: Mapping[Member, float], servers: int, fresh: Sequence[Member], batches: int
 ) -> Iterator[AnyProfile]:
     """Say what workers, servers and their processes would have said. `rates`: samples a second of each worker; `fresh`: workers of
-    which this is the first sample, which would be taken for a warm-up; a measurement is none.
+    which this is the first sample, which would be taken for a warm-up; a measurement is none. `batches`: of each worker.
     """
     for member in fresh:
         yield WorkerProfile(window_s=0.0, job=sample.job, member=member, samples=0, batches=0)
@@ -149,7 +149,7 @@ def profiles_of(
             job=sample.job,
             member=member,
             samples=round(sample.seconds * rate),
-            batches=1,
+            batches=batches,
             read_s=sample.seconds * sample.input_share,
             compute_s=own_s * (1 - sample.input_share),
         )

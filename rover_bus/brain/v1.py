@@ -33,7 +33,7 @@ from rover_bus.events import facts, host_facts
 from rover_bus.events.errors import InputError
 from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Resources
 from rover_bus.events.inputs import Continued, Input, Observed, Sampled, Ticked, TookOver
-from rover_bus.events.job import JobSpec
+from rover_bus.events.job import JobSpec, is_synchronous
 from rover_bus.events.outbox import FactOut
 
 __all__ = ["Brain", "ClusterHost", "JobPlacement", "Measurement", "MemberRemedy", "TrainingJob"]
@@ -150,8 +150,9 @@ class Brain:
                 f"samples_per_s is {sample.samples_per_s:g}: count smaller units, {least:g} a second at least"
             )
         fresh, run.fresh = run.fresh, []
-        members = [run.worker(index) for index in range(len(rates))]
-        for profile in profiles_of(sample, dict(zip(members, rates, strict=True)), len(run.servers), fresh):
+        by_worker = {run.worker(index): rate for index, rate in enumerate(rates)}
+        batches = _batches(run.spec, sample.seconds, rates)
+        for profile in profiles_of(sample, by_worker, len(run.servers), fresh, batches):
             self._decide(Sampled(profile), now_s)
         left, done = sample.samples_left, int(sample.samples_done)
         total = 0 if left is None else done + int(left)
@@ -372,6 +373,13 @@ def _seated(now: list[str], count: int, moved: set[int], named: list[str], rest:
         else next(coming, rest[index % len(rest)])
         for index in range(count)
     ]
+
+
+def _batches(spec: JobSpec, seconds: float, rates: list[float]) -> int:
+    """How many batches each worker has done, one at least: all take part in each that is the whole job's, else each has its own."""
+    together = is_synchronous(spec) or not rates
+    samples = seconds * (sum(rates) if together else sum(rates) / len(rates))
+    return max(round(samples / spec.data.batch_size), 1)
 
 
 def _remembered(memory: bytes) -> BrainMemory:

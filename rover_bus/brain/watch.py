@@ -36,6 +36,7 @@ class _Sum:
 
     seconds: float = 0.0
     samples: float = 0.0
+    batches: int = 0
     waited_s: float = 0.0
     barrier_s: float = 0.0  # that it waited for other workers of its group
     reading_s: float = 0.0
@@ -129,6 +130,7 @@ class JobSamples:
         total = opened.sums.setdefault(profile.member, _Sum())
         total.seconds += profile.window_s
         total.samples += profile.samples
+        total.batches += profile.batches
         total.waited_s += profile.wait_s
         total.barrier_s += profile.barrier_s
         total.reading_s += profile.read_s
@@ -236,6 +238,7 @@ class JobSamples:
             cores_used={role: round(sum(all) / len(all), 4) for role, all in opened.cores_used.items()},
             server_cores={**opened.server_cores, **opened.server_busy},
             server_slots=dict(opened.server_slots),
+            batch_s=_seconds_a_batch(opened),
             loss=_mean_loss(opened),
             auc=max((total.auc for total in opened.sums.values()), default=0.0),
             committed=opened.committed,
@@ -273,6 +276,11 @@ def _worker(member: Member, total: _Sum) -> WorkerWindow:
         round(min(total.reading_s / total.seconds, 1.0), 4),
         round(own, 3),
     )
+
+
+def _seconds_a_batch(opened: _Open) -> float:
+    batches = sum(total.batches for total in opened.sums.values())
+    return round(sum(total.seconds for total in opened.sums.values()) / batches, 4) if batches else 0.0
 
 
 def _mean_loss(opened: _Open) -> float:

@@ -14,10 +14,10 @@ WELL = [100.0] * 4
 class Scheduler:
     """Holds one job of four workers, and carries out what the Brain asks for a few windows later."""
 
-    def __init__(self, synchronous: bool) -> None:
+    def __init__(self, synchronous: bool, batch: int = 1) -> None:
         self.brain, self.now = Brain(at_once=False), 0.0
         self.brain.set_hosts({"h": ClusterHost(cores=64)}, 0.0)
-        job = TrainingJob(name="ads", workers=4, max_servers=1, synchronous=synchronous, window_s=WINDOW_S)
+        job = TrainingJob(name="ads", workers=4, max_servers=1, synchronous=synchronous, batch_size=batch)
         self.brain.submit(job, 0.0)
         self.brain.decide(0.0)
         self.brain.settled("ads", 0.0)
@@ -60,3 +60,22 @@ def test_until_its_successor_is_there_the_slow_one_is_measured() -> None:
     job.windows(WELL, 6)
     assert job.windows(SLOW, 6) == [0]
     assert job.windows(SLOW, 12) == [], "it is asked for once"
+
+
+@pytest.mark.parametrize("batch", [100, 1_000])
+def test_a_synchronous_job_is_measured_as_often_as_its_step_allows_however_many_share_it(batch: int) -> None:
+    """A batch of a synchronous job is the whole job's. It was taken for a worker's, so that windows were as many times too long as
+    there were workers: a straggler among 32 was found after ten minutes.
+    """
+    job = Scheduler(synchronous=True, batch=batch)
+    job.windows(WELL, 6)
+    known = job.brain._decider.state.jobs["ads"]
+    assert known.step_s == pytest.approx(batch / sum(WELL), rel=0.01)
+    assert known.windows == 6
+    assert known.window_s == WINDOW_S
+
+
+def test_one_whose_workers_have_a_batch_each_is_measured_over_a_few_of_them() -> None:
+    job = Scheduler(synchronous=False, batch=1_000)
+    job.windows(WELL, 8)
+    assert job.brain._decider.state.jobs["ads"].window_s == pytest.approx(4 * 1_000 / WELL[0])

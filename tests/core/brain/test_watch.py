@@ -49,6 +49,7 @@ def test_a_window_holds_the_rates_of_every_worker_that_was_wanted() -> None:
     assert window is not None
     assert window.clean
     assert [(worker.index, worker.rate) for worker in window.workers] == [(0, 100.0), (1, 100.0)]
+    assert window.batch_s == 2.0, "each sample is of one batch"
 
 
 @pytest.mark.parametrize(("grows", "total"), [(False, 1000), (True, 0)])
