@@ -35,10 +35,10 @@ class OwnPage:
         scheme = "http" if is_loopback(self._address) else "https"
         return f"{scheme}://{self._address}:{self._socket.getsockname()[1]}/"
 
-    def words(self, vault: Vault) -> list[str]:
+    def words(self, vault: Vault | None) -> list[str]:
         """Return what its process is told. Beyond loopback it shows a certificate of the stack's authority."""
         words = ["--listen-fd", str(self.descriptor), "--tokens", str(self._home.page_tokens)]
-        if not is_loopback(self._address):
+        if vault is not None and not is_loopback(self._address):
             files = vault.certificate(self._address, served="page")
             words += ["--certificate", str(files.certificate), "--key", str(files.key)]
         return words

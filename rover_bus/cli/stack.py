@@ -332,8 +332,7 @@ class RunningStack:
 
     def _start_page(self) -> None:
         """Serve HTTP, behind everything that trains. Its socket listens before its process is there, and while it restarts."""
-        if self._page is None or self._vault is None:
-            self._page = None  # of a foreign broker: `rover web` with credentials that it gave
+        if self._page is None:
             return
         words = ["--url", self.url, "--host", self.host, *self._page.words(self._vault)]
         service = self._service("web", words, (self._page.descriptor,))

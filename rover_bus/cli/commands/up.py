@@ -18,9 +18,10 @@ from rover_bus.auth.host_vault import HostVault
 from rover_bus.cli.connection import Address
 from rover_bus.cli.entry import INTERRUPTED
 from rover_bus.cli.home import Home, NoStack, StackRecord
+from rover_bus.cli.http_options import is_loopback
 from rover_bus.cli.joining import joined_stack
 from rover_bus.cli.own_broker import LOOPBACK, OwnBroker
-from rover_bus.cli.stack import BrainPolicy, Here, OtherBroker, RunningStack
+from rover_bus.cli.stack import BrainPolicy, Here, OtherBroker, RunningStack, check_bind
 from rover_bus.cli.supervisor import ServiceFailed
 from rover_bus.events.errors import AccessDenied, InputError, Refused
 from rover_bus.events.units import parse_bytes
@@ -81,7 +82,8 @@ OF_STACKS = {
     default=LOOPBACK,
     show_default=True,
     metavar="ADDRESS",
-    help="Serve the page, the API and the metrics at this address; `none`: nowhere. Beyond loopback by HTTPS, with tokens.",
+    help="Serve the page, the API and the metrics at this address; `none`: nowhere. Beyond loopback by HTTPS, with tokens. "
+    "With --url only where it is given.",
 )
 @click.option("--quota", "quotas", multiple=True, metavar="TENANT=CORES[:MEMORY]", help="May be repeated.")
 @click.option(
@@ -129,13 +131,28 @@ def up(  # noqa: PLR0913 - a command's options are its parameters
             home,
             broker=OtherBroker(url, secret_file) if url else OwnBroker(sync, limit),
             brain=BrainPolicy(plan_mode, quotas),
-            here=Here(host, bind or LOOPBACK, "" if page == "none" or url else page),
+            here=Here(host, bind or LOOPBACK, _page_address(context, page, url)),
             settings=settings,
         )
     if detach:
         detach_stack(home)
     else:
         context.exit(run_until_signal(stack, quiet=quiet))
+
+
+def _page_address(context: click.Context, page: str, url: str) -> str:
+    """Return where HTTP is served, "" for nowhere: on a foreign broker, whose secret may not do for it, only where asked for.
+
+    Raises InputError.
+    """
+    asked = context.get_parameter_source("page") is not click.core.ParameterSource.DEFAULT
+    if page == "none" or (url and not asked):
+        return ""
+    if url and not is_loopback(check_bind(page)):
+        raise InputError(
+            f"--page {page} with --url: a stack on another's broker has no certificate: serve it by `rover web`"
+        )
+    return page
 
 
 def _refuse_options_of_stacks(context: click.Context, home: Home) -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from asked_page import page_of
 from outside import ROVER, rover
 from patience import PATIENCE_S, until
 from small_job import SmallJob
 
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
+from rover_bus.cli.own_broker import LOOPBACK
 from rover_bus.cli.stack import Here, OtherBroker, RunningStack
 
 pytestmark = pytest.mark.broker
@@ -70,7 +72,10 @@ def test_a_stack_runs_on_a_broker_alone_which_is_started_again_and_leaves_nothin
             ):
                 pass
         other = OtherBroker(f"tls://{ADDRESS}:{port}", Home(home).secret_file)
-        with RunningStack(tmp_path / "stack", broker=other, here=Here("h2")) as stack:
+        with RunningStack(tmp_path / "stack", broker=other, here=Here("h2", page=LOOPBACK)) as stack:
+            page = page_of(stack)
+            until(lambda: page.ready, "the page of a stack on another's broker")
+            assert page.ask("/api/v1/jobs").json == []
             asked = rover("jobs", "-o", "json", home=stack.home.root)
             assert (asked.returncode, asked.stdout.strip()) == (0, "[]"), asked.stderr
             os.kill(server.pid, signal.SIGKILL)
