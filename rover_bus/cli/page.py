@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib.metadata import version
 from typing import Any
 
@@ -22,7 +22,7 @@ from rover_bus.cli.views.charts import heat_of, lanes_of, memory_of, program_of,
 from rover_bus.cli.views.hindrances import read_present
 from rover_bus.cli.views.history import Happened, JobRow, read_happened
 from rover_bus.cli.views.job_progress import add_progress
-from rover_bus.cli.views.moments import read_state
+from rover_bus.cli.views.moments import KeptReplays, read_state
 from rover_bus.cli.views.picture import KnownOfJob, Picture
 from rover_bus.cli.views.plans import plan_row
 from rover_bus.cli.views.records import event_record, event_text
@@ -65,6 +65,7 @@ class ShownStack:
     picture: Picture
     around: Surroundings
     replayed: bool = False
+    replays: KeptReplays = field(default_factory=KeptReplays)
 
     @classmethod
     def on(cls, bus: Bus) -> ShownStack:
@@ -204,7 +205,7 @@ class ShownStack:
     async def state(self, job: str, at: int | None) -> StateShown:
         self._known(job)
         tenant, bare = subjects.split_job(job)
-        return await read_state(self.bus.of(tenant), bare, at)
+        return await read_state(self.bus.of(tenant), bare, at, self.replays)
 
     # events
 

@@ -16,7 +16,8 @@ import msgspec
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.errors import InputError, Refused
-from rover_bus.events.journal import ChainBroken, Journal
+from rover_bus.events.journal import ChainBroken, Journal, LogDamaged
+from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import LogBatch
 from rover_bus.events.looks import first_stored, open_read
 from rover_bus.events.streams import LOG
@@ -26,6 +27,7 @@ from rover_bus.master.phases import name_of
 from rover_bus.master.state import AnyState, State, Unopened, load
 from rover_bus.web.bodies import LedgerShown, MomentOfLog, StateShown
 
+MOST_KEPT = 8
 MOST_INTERVALS = 500  # of one kind, that a map shows apart
 Interval = tuple[int, int]
 
@@ -67,8 +69,26 @@ class _Replay:
             raise await journal.judge(broken) from None
 
 
-async def read_state(bus: Bus, job: str, at: int | None) -> StateShown:
+class KeptReplays:
+    """Replays of the present that go on where they ended: of the jobs that were looked at last."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], _Replay] = {}
+
+    def take(self, bus: Bus, job: str) -> _Replay | None:
+        """Return the replay of a job, which is its taker's until it is put back."""
+        return self._kept.pop((bus.tenant, job), None)
+
+    def put(self, bus: Bus, job: str, replay: _Replay) -> None:
+        self._kept[bus.tenant, job] = replay
+        while len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+
+async def read_state(bus: Bus, job: str, at: int | None, kept: KeptReplays | None = None) -> StateShown:
     """Return a job's state after the last record up to sequence `at` of the log's stream; None: the present.
+
+    `kept`: the present is read on from where the last look at it ended.
 
     Raises InputError where there is no log, Refused for a moment before the first that is kept, LogDamaged.
     """
@@ -83,13 +103,30 @@ async def read_state(bus: Bus, job: str, at: int | None) -> StateShown:
             f"sequence {upto} of {job} is not kept: the first moment is {first.sequence}, of {_utc(first.time_ms)}",
             "not_kept",
         )
-    replay = _Replay.of(bus, job)
-    beginning = await _beginning(bus, replay.journal, upto, newest)
-    await replay.read(max(beginning, 1), upto)
+    going_on = kept.take(bus, job) if kept is not None and at is None else None
+    replay = await _read_on(going_on, upto) if going_on is not None else None
+    if replay is None:
+        replay = _Replay.of(bus, job)
+        beginning = await _beginning(bus, replay.journal, upto, newest)
+        await replay.read(max(beginning, 1), upto)
+    if kept is not None and at is None:
+        kept.put(bus, job, replay)
     last = replay.last or newest
     return _shown(
         job, replay.state, last, (first, MomentOfLog(sequence=newest.sequence, time_ms=newest.time_ms))
     )
+
+
+async def _read_on(replay: _Replay, upto: int) -> _Replay | None:
+    """Go on with a replay; None where the log is not any more what it was: it was purged, lost its tail, or is another job's."""
+    known = replay.journal.sequence
+    if known > upto:
+        return None
+    try:
+        await replay.read(known + 1, upto)
+    except (Deposed, LogDamaged):
+        return None
+    return replay
 
 
 async def _first_moment(bus: Bus, job: str, upto: int) -> MomentOfLog:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import structs
 from snapshots_in_logs import NOTHING_KEPT, TinyChunks, replay, work_through
 
-from rover_bus.cli.views.moments import read_state
+from rover_bus.cli.views.moments import KeptReplays, read_state
 from rover_bus.events.errors import Refused
 from rover_bus.events.retention import ROUND_S
 
@@ -63,3 +64,22 @@ def test_a_moment_before_the_first_that_is_kept_is_refused_with_that_ones_time(s
         else:
             assert read[each.sequence].at.sequence == each.sequence
     assert newest.first.time_ms == whole.time_ms
+
+
+def test_the_present_is_read_on_and_is_what_a_reader_from_the_beginning_finds_also_after_a_purge(stage):
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", TinyChunks, snapshot_every_batches=7, keep=NOTHING_KEPT)
+        worker, bus, kept = await it.worker(), it.broker.connect("reader"), KeptReplays()
+        pairs = []
+        for round_s in (0.0, 0.0, 0.0, ROUND_S):
+            await work_through(it, worker, 8)
+            await asyncio.sleep(round_s)
+            on = await read_state(bus, "j", None, kept)
+            fresh = await read_state(bus, "j", on.at.sequence)
+            pairs.append((on, structs.replace(fresh, first=on.first, newest=on.newest)))
+        return pairs
+
+    pairs = stage(scenario)
+    assert [on == fresh for on, fresh in pairs] == [True] * 4
+    assert len({fresh.committed for _, fresh in pairs}) == 4
