@@ -112,8 +112,8 @@ def browser(folder: Path) -> Iterator[int]:
 
 
 @asynccontextmanager
-async def tab(port: int, url: str) -> AsyncIterator[Tab]:
-    """Open a page while the body runs."""
+async def tab(port: int, url: str, script: str = "") -> AsyncIterator[Tab]:
+    """Open a page while the body runs. `script`: runs there before anything else."""
     async with aiohttp.ClientSession() as session:
         async with session.put(f"http://127.0.0.1:{port}/json/new?about:blank") as made:
             page = await made.json()
@@ -122,6 +122,9 @@ async def tab(port: int, url: str) -> AsyncIterator[Tab]:
             reading = asyncio.create_task(opened.read_for_ever())
             for domain in ("Page", "Runtime", "Network", "Log"):
                 await opened.call(f"{domain}.enable")
+            await opened.call("Network.setCacheDisabled", cacheDisabled=True)
+            if script:
+                await opened.call("Page.addScriptToEvaluateOnNewDocument", source=script)
             await opened.call("Page.navigate", url=url)
             try:
                 yield opened

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from browser import NEEDED, Tab, browser, tab
+from patience import until
 from waiting_plan import PLAN, Scene, waiting_plan
 
 from rover_bus.web.static_files import FILES
@@ -21,6 +24,7 @@ REPOSITORY = Path(__file__).parents[3]
 PANELS = ("throughput", "lanes", "memory", "ledger", "slots")
 SEEN_S = 1.0
 MOST_BYTES = 150_000
+MOST_DRAWN = 200  # events (events.js)
 UPLOT_SAYS = "/*! https://github.com/leeoniya/uPlot (v1.6.32) */"
 VENDORED = {  # of uplot-1.6.32.tgz of npm
     "uplot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
@@ -177,6 +181,43 @@ def test_the_list_of_jobs_has_the_figures_of_the_api_and_a_new_event_is_seen_wit
             assert seen_s <= SEEN_S
             assert scene.job.rover("plan", "mode", scene.job.name, "approve").returncode == 0
             is_well(page, scene.page.url)
+
+    asyncio.run(look())
+
+
+def test_broker_and_web_restarted_the_page_goes_on_without_a_gap_or_a_repeat(scene: Scene, port: int) -> None:
+    drawn = (
+        "[...document.querySelectorAll('.events li')].map((line) => Number(line.dataset.sequence)).reverse()"
+    )
+
+    def say(mode: str) -> None:
+        until(lambda: scene.job.rover("plan", "mode", scene.job.name, mode).returncode == 0, f"mode {mode}")
+
+    def end_web() -> None:
+        former = scene.stack.pids()["web"]
+        os.kill(former, signal.SIGKILL)
+        until(lambda: scene.stack.pids().get("web", former) != former and scene.page.ready, "another process")
+
+    def missed() -> None:
+        end_web()
+        say("observe")
+        scene.stack.restart_broker()
+        say("auto")
+        end_web()
+        say("approve")
+
+    async def look() -> None:
+        async with tab(port, f"{scene.page.url}/") as page:
+            await page.until("document.querySelectorAll('.events li').length > 5")
+            first = (await page.value(drawn))[0]
+            await asyncio.to_thread(missed)
+            newest = scene.page.ask("/api/v1/cluster").json["sequence"]
+            await page.until(f"{drawn}.at(-1) >= {newest}")
+            seen = [each for each in await page.value(drawn) if each <= newest]
+            stored = scene.page.ask(f"/api/v1/events?count=1000&before={newest + 1}").json
+            wanted = [each["sequence"] for each in stored if each["sequence"] >= first]
+            assert seen == wanted[-len(seen) :]
+            assert len(seen) == min(len(wanted), MOST_DRAWN)
 
     asyncio.run(look())
 
