@@ -104,7 +104,7 @@ async def read_state(bus: Bus, job: str, at: int | None, kept: KeptReplays | Non
             "not_kept",
         )
     going_on = kept.take(bus, job) if kept is not None and at is None else None
-    replay = await _read_on(going_on, upto) if going_on is not None else None
+    replay = await _read_on(going_on, first.sequence, upto) if going_on is not None else None
     if replay is None:
         replay = _Replay.of(bus, job)
         beginning = await _beginning(bus, replay.journal, upto, newest)
@@ -117,10 +117,10 @@ async def read_state(bus: Bus, job: str, at: int | None, kept: KeptReplays | Non
     )
 
 
-async def _read_on(replay: _Replay, upto: int) -> _Replay | None:
+async def _read_on(replay: _Replay, first: int, upto: int) -> _Replay | None:
     """Go on with a replay; None where the log is not any more what it was: it was purged, lost its tail, or is another job's."""
     known = replay.journal.sequence
-    if known > upto:
+    if not first <= known <= upto:
         return None
     try:
         await replay.read(known + 1, upto)

@@ -8,8 +8,13 @@ from msgspec import structs
 from snapshots_in_logs import NOTHING_KEPT, TinyChunks, replay, work_through
 
 from rover_bus.cli.views.moments import KeptReplays, read_state
+from rover_bus.events import subjects
 from rover_bus.events.errors import Refused
+from rover_bus.events.facts import JobOpened, MasterElected
+from rover_bus.events.journal import Journal
+from rover_bus.events.log import LogBatch
 from rover_bus.events.retention import ROUND_S
+from rover_bus.events.streams import LOG
 
 
 def states(stage, **master):
@@ -83,3 +88,22 @@ def test_the_present_is_read_on_and_is_what_a_reader_from_the_beginning_finds_al
     pairs = stage(scenario)
     assert [on == fresh for on, fresh in pairs] == [True] * 4
     assert len({fresh.committed for _, fresh in pairs}) == 4
+
+
+def test_a_job_that_was_forgotten_and_submitted_again_is_not_read_on_from_the_former(stage):
+    async def scenario(it):
+        await it.begin()
+        it.master("m0", TinyChunks)
+        worker, bus, kept = await it.worker(), it.broker.connect("reader"), KeptReplays()
+        await work_through(it, worker, 3)
+        former = await read_state(bus, "j", None, kept)
+        it.kill("m0")
+        await bus.purge(LOG, subjects.job_log("j"))
+        journal = Journal(bus, subjects.job_log("j"), "j", "m1", LogBatch, lambda: 0)
+        opened = JobOpened(job="j", spec=it.spec, uid="0000000000b2", timeline=2)
+        await journal.append([MasterElected(job="j", term=1, holder="m1"), opened], {})
+        return former, await read_state(bus, "j", None, kept)
+
+    former, again = stage(scenario)
+    assert former.committed > 0
+    assert (again.committed, again.phase, again.members) == (0, "waiting", [])
