@@ -144,7 +144,7 @@ def _running(object_: RoverJob, run: FollowedRun | None, handing: HandedIn) -> S
         return ShownCondition("Running", False, *_without_plan(run))
     if not run.routed or not run.count("worker"):
         what = f"{_named(run.missing)} to join" if run.missing else "its servers to hold the model"
-        return ShownCondition("Running", False, "Starting", f"waits for {what}")
+        return ShownCondition("Running", False, "Starting", f"waits for {what}{_stalled(run)}")
     return ShownCondition("Running", True, "Training")
 
 
@@ -172,7 +172,8 @@ def _degraded(run: FollowedRun | None) -> ShownCondition:
         return ShownCondition("Degraded", True, "CheckpointFailed", run.failed_checkpoint)
     settled = run.plan is not None and run.plan.state in ("settled", "kept")
     if settled and run.missing and run.paused is None:
-        return ShownCondition("Degraded", True, "MembersMissing", f"{_named(run.missing)} take no part")
+        said = f"{_named(run.missing)} take no part{_stalled(run)}"
+        return ShownCondition("Degraded", True, "MembersMissing", said)
     return ShownCondition("Degraded", False, "AsPlanned")
 
 
@@ -244,6 +245,10 @@ def constant(text: str) -> str:
     return "".join(
         word[:1].upper() + word[1:] for word in text.replace("-", "_").replace(" ", "_").split("_")
     )
+
+
+def _stalled(run: FollowedRun) -> str:
+    return f"; {run.stalled}" if run.stalled else ""
 
 
 def _named(members: list[Member]) -> str:

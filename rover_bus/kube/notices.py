@@ -11,11 +11,11 @@ from typing import Any, Final, Literal, NamedTuple
 from rover_bus.events import facts
 from rover_bus.events.checkpoint_facts import CheckpointFailed, CheckpointNoneUsable
 from rover_bus.events.data_facts import BatchDeadLettered, LedgerRewound
-from rover_bus.events.fact import JobFact
+from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.kube.conditions import constant, moment
 from rover_bus.kube.kinds import Json, Kind, Metadata, Object
 from rover_bus.kube.object import API_VERSION, KIND
-from rover_bus.kube.runs import ASKED, HeardFact
+from rover_bus.kube.runs import ASKED, FactOfJob, HeardFact
 
 COMPONENT = "rover-bus.io/operator"
 MOST_NOTE = 1024
@@ -46,7 +46,7 @@ def notice_of(heard: HeardFact) -> Notice | None:
 Words = tuple[Literal["Normal", "Warning"], str, str]
 
 
-def _words(fact: JobFact) -> Words | None:
+def _words(fact: FactOfJob) -> Words | None:
     match fact:
         case facts.JobSubmitted(uid=uid):
             return NORMAL, "Submitted", f"the job was handed in, its run is {uid}"
@@ -79,10 +79,12 @@ def _because(why: str) -> str:
     return f": {why}" if why else ""
 
 
-def _trouble(fact: JobFact) -> Words | None:
+def _trouble(fact: FactOfJob) -> Words | None:
     match fact:
         case facts.MemberLost(member=member, reason=reason, detail=detail):
             return WARNING, "MemberLost", f"{member} is lost: {reason}{f' ({detail})' if detail else ''}"
+        case HostMemberStalled(member=member, reason=reason, why=why):
+            return WARNING, "MemberStalled", f"{member} cannot start, it waits: {reason}: {why}"
         case facts.WorkerFailed(member=member, exception=exception, message=message):
             return WARNING, "ProgramFailed", f"the program of {member} raised {exception}: {message}"
         case LedgerRewound(samples_again=0, reason=why):

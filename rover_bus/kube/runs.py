@@ -14,6 +14,7 @@ from rover_bus.events import facts
 from rover_bus.events.checkpoint_facts import CheckpointFailed, CheckpointNoneUsable, CheckpointReady
 from rover_bus.events.data_facts import BatchDeadLettered, EpochOpened, LedgerRewound
 from rover_bus.events.fact import JobFact, MasterFact, Position
+from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import JobSpec
 
@@ -51,6 +52,7 @@ FOLLOWED: tuple[type[JobFact], ...] = (
     CheckpointFailed,
     CheckpointNoneUsable,
 )
+FactOfJob = JobFact | HostMemberStalled  # what is followed: by its job, whoever states it
 ASKED = "asked"  # the reason of an end that was asked for: its state says more
 MASTER = "master"  # in `by`: a rule of exactness failed there
 MOST_NEWS = 50  # facts of a run that wait to be shown as Events
@@ -60,7 +62,7 @@ MOST_NEWS = 50  # facts of a run that wait to be shown as Events
 class HeardFact:
     """A fact of a job, where FACTS has it, and when the broker stored it (Unix milliseconds)."""
 
-    fact: JobFact
+    fact: FactOfJob
     sequence: int
     time_ms: int
 
@@ -133,12 +135,16 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class RunSeat:
-    """A member, where it is, and whether it takes part. `leaving`: it does, and is wanted no more."""
+    """A member, where it is, and whether it takes part. `leaving`: it does, and is wanted no more.
+
+    `stalled`: why it cannot start, in a constant and words of the cluster.
+    """
 
     member: Member
     host: str
     present: bool = False
     leaving: bool = False
+    stalled: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,12 @@ class FollowedRun:
         return [seat.member for seat in self.seats.values() if not seat.present]
 
     @property
+    def stalled(self) -> str:
+        """Why a member that is wanted cannot start, with its name; "" where none is known."""
+        found = (f"{each.member}: {each.stalled}" for each in self.seats.values() if each.stalled)
+        return next(found, "")
+
+    @property
     def is_planned(self) -> bool:
         """Whether any member is wanted."""
         return any(not seat.leaving for seat in self.seats.values())
@@ -191,6 +203,8 @@ def take(run: FollowedRun, heard: HeardFact) -> FollowedRun:
     fact = heard.fact
     if isinstance(fact, facts.JobSubmitted) and fact.uid != run.uid:
         run = FollowedRun(run.job, uid=fact.uid, by=fact.by, spec=fact.spec, news=())
+    elif isinstance(fact, HostMemberStalled) and fact.uid != run.uid:
+        return run
     elif isinstance(fact, facts.JobOpened):
         run = replace(run, position=(0, 0))  # another timeline counts from the start
     if isinstance(fact, MasterFact) and fact.position is not None:
@@ -305,8 +319,14 @@ def _became(run: FollowedRun, number: int, state: str, constant: str = "", words
     return replace(run, plan=plan)
 
 
-def _members(run: FollowedRun, fact: JobFact) -> FollowedRun:
+def _members(run: FollowedRun, fact: FactOfJob) -> FollowedRun:
     match fact:
+        case HostMemberStalled(member=member, reason=reason, why=why):
+            seat = run.seats.get(member.name)
+            if seat is None or seat.member != member or seat.present:
+                return run
+            waits = replace(seat, stalled=f"{reason}: {why}")
+            return replace(run, seats={**run.seats, member.name: waits})
         case facts.MembersDesired(members=members):
             return replace(run, seats=_seats(run, members))
         case facts.MemberAdmitted(member=member, host=host) if member.name in run.seats:

@@ -16,14 +16,14 @@ from typing import assert_never
 from rover_bus.events.bus import Bus, Entry, Start, Stored, Subscription
 from rover_bus.events.deciding import Decider, WakeAt
 from rover_bus.events.errors import BadMessage, InputError, RoverError, TemporaryError
-from rover_bus.events.fact import JobFact
 from rover_bus.events.facts import JobPauseRequested, JobResumeRequested, JobStopRequested, JobSubmitted
 from rover_bus.events.forgetting import forget_job
+from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import read_fact
 from rover_bus.events.stating import hand_in, state_of_job
 from rover_bus.events.streams import OF_THE_CLUSTER, SETTINGS, TENANTS
-from rover_bus.events.subjects import everywhere, job_facts, split_job
+from rover_bus.events.subjects import everywhere, host_facts, job_facts, split_job
 from rover_bus.events.written_settings import load
 from rover_bus.kube.api import Api, ApiRefused
 from rover_bus.kube.kinds import NAMESPACE, Json, Ref
@@ -49,7 +49,7 @@ from rover_bus.kube.objects import (
     WriteStatus,
 )
 from rover_bus.kube.roverjobs import FINALIZER, ROVER_JOB, RoverJob
-from rover_bus.kube.runs import FOLLOWED, HeardFact
+from rover_bus.kube.runs import FOLLOWED, FactOfJob, HeardFact
 from rover_bus.kube.watching import Mirror
 from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, insist
 
@@ -97,6 +97,7 @@ class ObjectsShell:
         self._loop = asyncio.get_running_loop()
         self._objects = objects
         subjects = everywhere(*(job_facts("*", each.kind()) for each in FOLLOWED))
+        subjects = [*subjects, host_facts(fact=HostMemberStalled.kind())]
         self._told, self._lost = asyncio.Event(), asyncio.Event()
         self._following = WholeFollowing(bus, subjects, self._on_fact, self._lost.set, NAME)
         self._turns = Turns(self._decide)
@@ -147,7 +148,7 @@ class ObjectsShell:
         except BadMessage as error:
             log.warning("a fact is passed over", subject=stored.subject, why=str(error))
             return
-        if isinstance(fact, JobFact):
+        if isinstance(fact, FactOfJob):
             self._take(HeardFact(fact, stored.sequence, stored.time_ms))
 
     def _on_tenant(self, entry: Entry) -> None:

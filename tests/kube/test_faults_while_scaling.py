@@ -123,6 +123,9 @@ def is_rolled_back(
     assert [each["type"] for each in waited][:2] == ["members.desired.v1", "host.member_stalled.v1"]
     assert waited[1]["reason"] == reason
     assert why in waited[1]["why"]
+    shown = json.loads(cluster.kubectl("-n", namespace, "get", "events", "-o", "json").stdout)["items"]
+    (event,) = [each for each in shown if each["reason"] == "MemberStalled"][:1]
+    assert waited[1]["why"] in event["message"]
     back = next(each for each in job.facts("plan.proposed") if each["plan"] == said["by_plan"])
     assert waited[1]["why"] in back["reason"]
     assert job.facts("member.lost") == []

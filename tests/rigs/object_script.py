@@ -21,6 +21,7 @@ from rover_bus.events.checkpoint_facts import CheckpointFailed, CheckpointNoneUs
 from rover_bus.events.data_facts import BatchDeadLettered, EpochOpened, LedgerRewound
 from rover_bus.events.deciding import Turn, WakeAt
 from rover_bus.events.fact import JobFact, MasterFact
+from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.kube import objects
@@ -39,7 +40,7 @@ SPEC: dict[str, Any] = {
     "data": {"train": "/data/clicks.csv", "epochs": 2},
     "checkpoint": {"storage": {"claim": "models"}},
 }
-KINDS: dict[str, type[JobFact]] = {
+KINDS: dict[str, type[JobFact | HostMemberStalled]] = {HostMemberStalled.kind(): HostMemberStalled} | {
     each.kind(): each
     for each in (
         *get_args(f.AboutJob | f.AboutMembers | f.AboutSlots | f.AboutPlans),
