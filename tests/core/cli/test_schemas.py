@@ -104,22 +104,37 @@ def only(kept: Any, had: Any) -> Any:
     return kept
 
 
+RELEASES = sorted((Path(__file__).parents[2] / "upgrade").glob("*/events"))
+
+
+def assert_read(written: bytes, tag: str) -> None:
+    """It is read with every field that it had."""
+    value = decode_any(written) if tag in EVENTS else msgspec.msgpack.decode(written, type=TYPES[tag])
+    kept = json.loads(json.dumps(describe(msgspec.msgpack.encode(value))))
+    had = json.loads(json.dumps(describe(written)))
+    assert only(kept, had) == had
+    assert msgpack.unpackb(written, strict_map_key=False)["type"] == tag
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What this release writes. From 0.3.0 on what each release wrote is kept beside it."""
+    """What this release writes."""
     directory = tmp_path_factory.mktemp("corpus")
     write_corpus(directory)
     return directory
 
 
 @pytest.mark.parametrize("tag", TYPES)
-def test_what_a_release_wrote_is_still_read_with_every_field_it_had(corpus: Path, tag: str) -> None:
-    written = (corpus / f"{tag}.msgpack").read_bytes()
-    value = decode_any(written) if tag in EVENTS else msgspec.msgpack.decode(written, type=TYPES[tag])
-    kept = json.loads(json.dumps(describe(msgspec.msgpack.encode(value))))
-    had = json.loads(json.dumps(describe(written)))
-    assert only(kept, had) == had
-    assert msgpack.unpackb(written, strict_map_key=False)["type"] == tag
+def test_what_this_release_writes_is_read_with_every_field(corpus: Path, tag: str) -> None:
+    assert_read((corpus / f"{tag}.msgpack").read_bytes(), tag)
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.parent.name)
+def test_what_a_release_wrote_is_still_read_with_every_field_it_had(release: Path) -> None:
+    events = sorted(release.iterdir())
+    assert len(events) > 100
+    for each in events:
+        assert_read(each.read_bytes(), each.name.removesuffix(".msgpack"))
 
 
 def test_a_corpus_is_never_written_over(tmp_path: Path) -> None:
