@@ -50,11 +50,12 @@ async def operate(options: ServiceOptions, stop: asyncio.Event, ready: Callable[
         settings=options.settings,
         agents=_agents(options, vault),
     )
-    api = await Api.connect(options.kubeconfig)
+    api, leasing = await Api.connect(options.kubeconfig), await Api.connect(options.kubeconfig)
     try:
-        await run_operator(api, given, stop, ready)
+        await run_operator(api, leasing, given, stop, ready)
     finally:
         await api.close()
+        await leasing.close()
 
 
 def _pods(options: ServiceOptions, vault: Vault | None) -> PodSettings:

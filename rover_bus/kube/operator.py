@@ -55,10 +55,13 @@ class OperatorOptions:
 
 
 async def run_operator(
-    api: Api, options: OperatorOptions, stop: asyncio.Event, ready: Callable[[], None]
+    api: Api, leasing: Api, options: OperatorOptions, stop: asyncio.Event, ready: Callable[[], None]
 ) -> None:
-    """Stand by, lead, and stand by again until `stop`; `ready` once it stands by."""
-    lease = LeaderLease(api, Ref(options.namespaces[0], LEASE_NAME), options.holder)
+    """Stand by, lead, and stand by again until `stop`; `ready` once it stands by.
+
+    leasing: the same server for the Lease alone, whose renewals must not wait behind a thousand pods.
+    """
+    lease = LeaderLease(leasing, Ref(options.namespaces[0], LEASE_NAME), options.holder)
     ready()
     while not stop.is_set():
         if not await _first(stop, lease.acquire()):
