@@ -365,12 +365,12 @@ class Vault:
 
     # -- credentials ---------------------------------------------------------------------------------------------------
 
-    def write_credentials(self, host: str) -> None:
-        """Write those of the stack's own processes on a host, and of its people."""
+    def write_credentials(self, host: str, only: RoleName | None = None) -> None:
+        """Write those of the stack's own processes on a host, and of its people; `only`: of one of these roles."""
         self._tell_public_keys()
         whole = not (self.root / "keys" / PART).exists()
         for role in (each for each in ROLES if whole or self._seed_file(f"role-{each}").exists()):
-            if role not in (*RUN_ROLES, *TENANT_ROLES, *ASKING_ROLES):
+            if role not in (*RUN_ROLES, *TENANT_ROLES, *ASKING_ROLES) and only in (None, role):
                 tags = {"host": host} if "host" in ROLES[role].tags else {}
                 made = self._user(role, role, self._seed(f"role-{role}"), tags)
                 if not made.only_looks:

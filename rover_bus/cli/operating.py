@@ -122,7 +122,7 @@ async def _connect(options: ServiceOptions, vault: Vault | None, host: str) -> N
     """Return a connection with the rights of a host's daemon."""
     file = options.secret_file
     if vault is not None:
-        vault.write_credentials(host)
+        vault.write_credentials(host, only="daemon")
         file = str(vault.credentials_file("daemon", host))
     secret = _shown(vault, file)
     return await NatsBus.connect(options.url, secret=secret, secret_source=file, name=f"daemon-{host}")

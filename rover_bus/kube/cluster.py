@@ -33,7 +33,7 @@ class KubeCluster:
         self.nodes = Mirror(api, NODE)
         self.quotas = Mirror(api, QUOTA, namespaces, may_lack=True)
         self.objects = Mirror(api, ROVER_JOB, namespaces, may_lack=True)
-        self.trials = PodTrials(api, self.settings)
+        self.trials = PodTrials(api, self.settings, self.pods)
         self._namespaces = namespaces
         self._others, self._capacities = OtherPods(), dict[str, HostCapacity]()
         self._room_listeners: list[Callable[[], None]] = []

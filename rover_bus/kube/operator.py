@@ -25,6 +25,7 @@ from rover_bus.kube.kinds import KubeNode, Ref
 from rover_bus.kube.leading import LeaderLease
 from rover_bus.kube.platform import KubePlatform
 from rover_bus.kube.pods import KEPT, PodSettings, host_of, node_of, order_of
+from rover_bus.kube.reading_once import reading_once
 from rover_bus.kube.service import follow_objects
 from rover_bus.node.daemon import Daemon
 from rover_bus.node.host import Host, no_credential
@@ -134,6 +135,7 @@ class NodeDaemons:
     def __init__(self, cluster: KubeCluster, options: OperatorOptions) -> None:
         self._cluster, self._options = cluster, options
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._read = reading_once()
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -192,6 +194,7 @@ class NodeDaemons:
             settings=_without_samples(options.settings),
             credential_of=lambda run: options.credential_of(run, host),
             learn_tenant=options.learn_tenant,
+            read=self._read,
         )
         presence = Presence(bus, host, me.daemon, f"node:{node}", options.settings.hosts.presence_s)
         return Daemon(bus, me, presence, partial(KubePlatform, self._cluster, node))

@@ -8,6 +8,7 @@ conflict and no twin.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import re
@@ -41,6 +42,7 @@ GATE = f"{DOMAIN}/credential"  # nothing is scheduled before its Secret is there
 OURS = {"app.kubernetes.io/managed-by": "rover-bus"}
 OF_MEMBERS = {**OURS, "app.kubernetes.io/component": "member"}
 LOST_S = 10  # after which a pod on a node that does not answer is given up
+ORDERS_KEPT = 4096  # of pods that are there: twice as many as a large cluster has
 MOST_NAME = 63  # of a pod: it is its host name too
 _NO_LABEL = re.compile(r"[^a-z0-9-]+")
 
@@ -329,9 +331,16 @@ def grace_s(seconds: float) -> int:
 
 def order_of(about: Metadata) -> PodOrder | None:
     """Return what was ordered; None for a pod that is no member of ours."""
+    text = about.annotations.get(ORDER)
+    return None if text is None else _order_in(text)
+
+
+@functools.lru_cache(maxsize=ORDERS_KEPT)
+def _order_in(text: str) -> PodOrder | None:
+    """Read an annotation, once: each node's platform looks at every pod."""
     try:
-        return msgspec.json.decode(about.annotations[ORDER], type=PodOrder)
-    except (KeyError, ValueError, RecursionError):
+        return msgspec.json.decode(text, type=PodOrder)
+    except (ValueError, RecursionError):
         return None
 
 

@@ -38,10 +38,12 @@ async def free(cluster: KubeCluster, pod: Pod, notes: Mapping[str, str]) -> None
 
 
 async def remove(cluster: KubeCluster, pod: Pod, notes: Mapping[str, str] = {}) -> None:
-    """Delete a pod that is over, or never ran, and let it go."""
+    """Delete a pod that is over, or never ran, unless that was asked for already, and let it go."""
     try:
-        await cluster.api.delete(POD, pod.metadata.ref, uid=pod.metadata.uid)
-        await free(cluster, await cluster.api.read(POD, pod.metadata.ref), notes)
+        if pod.metadata.deletion_timestamp is None:
+            await cluster.api.delete(POD, pod.metadata.ref, uid=pod.metadata.uid)
+            pod = await cluster.api.read(POD, pod.metadata.ref)
+        await free(cluster, pod, notes)
     except ApiRefused as error:
         if error.status not in (404, 409):
             raise

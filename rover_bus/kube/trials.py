@@ -12,16 +12,16 @@ import hashlib
 
 import msgspec
 
-from rover_bus.events.errors import RoverError
+from rover_bus.events.errors import RoverError, TemporaryError
 from rover_bus.events.programs import TRY_S, ProgramReply, ProgramRequest
 from rover_bus.kube.api import Api, ApiRefused
 from rover_bus.kube.kinds import POD, Json, Pod, Ref
 from rover_bus.kube.pods import OURS, PodSettings, is_over, main_of, why_not_started
 from rover_bus.kube.templates import MAIN, template_of
+from rover_bus.kube.watching import Mirror
 from rover_bus.node.local.lone_trial import ANSWER, QUESTION
 from rover_bus.node.port import Answer
 
-LOOK_S = 0.25
 PATIENCE_S = 2 * TRY_S  # with the pull of its image; then nothing is known
 MOST_SHOWN = 300
 WRITTEN_TO = "/dev/termination-log"
@@ -39,8 +39,9 @@ class _Trial(msgspec.Struct, frozen=True, kw_only=True):
 class PodTrials:
     """Trials of one cluster's programs."""
 
-    def __init__(self, api: Api, settings: PodSettings) -> None:
-        self._api, self._settings = api, settings
+    def __init__(self, api: Api, settings: PodSettings, pods: Mirror[Pod]) -> None:
+        """pods: all of the followed namespaces, which another task keeps up to date."""
+        self._api, self._settings, self._pods = api, settings, pods
         self._known: dict[bytes, ProgramReply] = {}
         self._asking: dict[bytes, asyncio.Lock] = {}
 
@@ -72,11 +73,9 @@ class PodTrials:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 pod = await self._begun(ref, trial)
-                while not is_over(pod):
-                    await asyncio.sleep(LOOK_S)
-                    pod = await self._api.read(POD, ref)
-            return _reply(pod)
+                return _reply(await self._ended(pod))
         except TimeoutError:
+            pod = self._pods.objects.get(ref, pod)
             why = why_not_started(pod) if pod is not None else ""
             return _unknown(why or f"no answer within {PATIENCE_S:.0f} s")
         except RoverError as error:
@@ -91,6 +90,21 @@ class PodTrials:
             if error.code != "AlreadyExists":
                 raise
             return await self._api.read(POD, ref)  # a former process asked the same
+
+    async def _ended(self, pod: Pod) -> Pod:
+        """Wait for its end, which the watch of all pods shows. Raises TemporaryError where another took it away."""
+        ref, changed = pod.metadata.ref, asyncio.Event()
+        self._pods.put(pod)
+        unlisten = self._pods.listen(lambda other: changed.set() if other == ref else None)
+        try:
+            while (found := self._pods.objects.get(ref)) is not None:
+                if is_over(found):
+                    return found
+                await changed.wait()
+                changed.clear()
+            raise TemporaryError(f"{ref} was deleted before it gave an answer")
+        finally:
+            unlisten()
 
     async def _remove(self, ref: Ref) -> None:
         try:

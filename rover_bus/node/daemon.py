@@ -20,7 +20,6 @@ from rover_bus.events.identity import Exit, Member, Process
 from rover_bus.events.logs import get_logger
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramReply
-from rover_bus.events.reading import read_fact
 from rover_bus.events.settings import changed
 from rover_bus.events.subjects import everywhere, job_facts, split_job
 from rover_bus.node.decider import (
@@ -278,7 +277,7 @@ class Daemon:
     def _read(self, stored: Stored) -> FollowedFact | None:
         """Return the fact, None for one that cannot be read: it is logged and passed over."""
         try:
-            fact = read_fact(stored)
+            fact = self._host.read(stored)
         except BadMessage as error:
             log.warning(
                 "a fact cannot be used", subject=stored.subject, sequence=stored.sequence, why=str(error)

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from rover_bus.events.bus import Stored
+from rover_bus.events.fact import Fact
 from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
+from rover_bus.events.reading import read_fact
 from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.node.port import Incarnation
 
@@ -37,3 +40,6 @@ class Host:
     credential_of: Callable[[Incarnation], str] = no_credential
     read_log: Callable[[MemberLogRequest], MemberLogReply] = no_log  # of members here; called in threads
     learn_tenant: Callable[[bytes], None] = lambda _: None  # of a tenant that there is: its accounts' keys
+    read: Callable[[Stored], Fact] = (
+        read_fact  # what is stored, checked: many daemons of one process share it
+    )

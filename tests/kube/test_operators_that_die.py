@@ -18,7 +18,7 @@ from rover_bus.kube.kinds import CONFIG_MAP, POD, Json, Kind, Ref
 from rover_bus.kube.kinds import SECRET as SECRETS
 from rover_bus.node.port import Exited, Incarnation, Running, Spawned, StartOrder
 
-WRITES = ("pod", "secret", "gate off", "asked", "deleted", "end kept", "removed", "finalizer off")
+WRITES = ("pod", "secret", "gate off", "asked", "deleted", "end kept", "finalizer off")
 
 
 class DyingApi(Api):

@@ -38,6 +38,13 @@ def test_keys_are_made_once_and_kept(vault: Vault, tmp_path: Path) -> None:
     assert again.job_secret("demo", "u1") == vault.job_secret("demo", "u1")
 
 
+def test_one_of_a_hosts_credentials_is_written_alone(vault: Vault) -> None:
+    """An operator is a daemon for each of a hundred nodes, and needs nothing else there."""
+    vault.write_credentials("h2", only="daemon")
+    assert vault.credentials_file("daemon", "h2").exists()
+    assert not vault.credentials_file("agent", "h2").exists()
+
+
 def test_a_key_that_others_can_read_is_refused(vault: Vault) -> None:
     path = vault.root / "keys" / "operator.nk"
     path.chmod(0o644)
