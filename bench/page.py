@@ -37,7 +37,7 @@ from rover_bus.events.identity import DesiredMember, Member, Process
 from rover_bus.events.job import Dataset, DataSpec, JobSpec
 from rover_bus.events.journal import Journal
 from rover_bus.events.log import LogBatch
-from rover_bus.events.profiles import HostProfile, ProcessSample, WorkerProfile
+from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
 from rover_bus.events.routing import ServerAddress
 from rover_bus.events.streams import FACTS
 
@@ -194,6 +194,12 @@ async def write_samples(bus: Bus, members: int) -> None:
             )
             where = subjects.member_profile(WIDE, each.role, each.index)
             await bus.publish(where, encode(sample))
+        for each in there:
+            if each.role == "ps":
+                served = ServerProfile(
+                    job=WIDE, member=each, window_s=1.0, pulls=90, pushes=90, ignored=0, busy_s=0.4, slots=512
+                )
+                await bus.publish(subjects.member_profile(WIDE, each.role, each.index), encode(served))
         processes = [
             ProcessSample(job=WIDE, member=each, pid=1, cores_used=0.5, memory_bytes=(50 + number) << 20)
             for each in there

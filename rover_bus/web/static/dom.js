@@ -22,8 +22,16 @@ export function row(cells, attributes = {}) {
   return element("tr", attributes, cells.map((cell) => (cell instanceof Node && cell.nodeName === "TD" ? cell : element("td", {}, cell ?? "–"))));
 }
 
+const times = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+const formats = []; // by digits: making one takes longer than using it a hundred times
+
+export function figure(value, digits = 0) {
+  formats[digits] ??= new Intl.NumberFormat("en", { maximumFractionDigits: digits });
+  return formats[digits].format(value);
+}
+
 export function number(value, digits = 0, attributes = {}) {
-  const text = value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits });
+  const text = value === null || value === undefined ? "–" : figure(value, digits);
   return element("td", { class: "number", "data-value": value, ...attributes }, text);
 }
 
@@ -52,7 +60,7 @@ export function bar(parts, label) {
 
 export function clock(milliseconds) {
   const date = new Date(milliseconds);
-  return element("time", { datetime: date.toISOString() }, date.toLocaleTimeString());
+  return element("time", { datetime: date.toISOString() }, times.format(date));
 }
 
 export function span(seconds) {

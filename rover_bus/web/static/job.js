@@ -2,7 +2,7 @@
 
 import { get, inPath, post } from "./api.js";
 import { Front, Memory, Program, Throughput } from "./charts.js";
-import { bar, element, fill, number, row, span, table } from "./dom.js";
+import { bar, element, figure, fill, number, row, span, table } from "./dom.js";
 import { tone } from "./jobs.js";
 import { Lanes } from "./lanes.js";
 import { pause } from "./panels.js";
@@ -73,7 +73,7 @@ export class JobView {
 function figures(job) {
   const interval = job.predicted_low_90 ? ` (${job.predicted_low_90.toFixed(0)} to ${job.predicted_high_90.toFixed(0)})` : "";
   const shown = [
-    ["trained", job.committed, `of ${job.total.toLocaleString("en")} samples`],
+    ["trained", job.committed, `of ${figure(job.total)} samples`],
     ["goodput", job.samples_per_second, "samples/s"],
     ["predicted", job.predicted, `samples/s${interval}`],
     ["given up", job.dead_lettered, "samples"],

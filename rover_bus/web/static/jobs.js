@@ -1,7 +1,7 @@
 // All jobs: how far each is, how fast, how fast its plan promised, and when it will have ended.
 
 import { get, inPath } from "./api.js";
-import { bar, element, fill, number, row, span, table } from "./dom.js";
+import { bar, element, figure, fill, number, row, span, table } from "./dom.js";
 
 const COLUMNS = [
   ["job"], ["state"], ["trained"], ["samples/s", true], ["predicted", true], ["left", true], ["workers", true], ["servers", true], ["waits for"],
@@ -28,7 +28,7 @@ function jobsTable(jobs) {
 
 function line(job) {
   const share = job.total ? (job.committed + job.dead_lettered) / job.total : 0;
-  const done = `${job.committed.toLocaleString("en")} of ${job.total.toLocaleString("en")} samples`;
+  const done = `${figure(job.committed)} of ${figure(job.total)} samples`;
   const waits = job.plan_waits ? element("a", { href: `#/job/${inPath(job.job)}` }, `plan ${job.plan_waits} waits for a word`) : job.reason;
   return row(
     [

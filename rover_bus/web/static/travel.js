@@ -1,7 +1,7 @@
 // The job's state at any moment that is kept: a slider over its log, the ledger as a map, slots by server and their heat.
 
 import { get } from "./api.js";
-import { element, number, row } from "./dom.js";
+import { element, figure, number, row } from "./dom.js";
 import { Panel } from "./panels.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -44,7 +44,7 @@ export class Travel {
     const cuts = Object.entries(state.checkpoints).map(([cut, is]) => `${cut} ${is}`).join(", ");
     this.figures.textContent =
       `${state.phase}${state.paused ? ", paused" : ""}; term ${state.term}, generation ${state.generation}; plan ${state.plan || "none"} is carried out${waits}; ` +
-      `${state.committed.toLocaleString("en")} of ${state.total.toLocaleString("en")} samples committed, ${state.dead_lettered} dead-lettered; ` +
+      `${figure(state.committed)} of ${figure(state.total)} samples committed, ${state.dead_lettered} dead-lettered; ` +
       `members: ${state.members.join(", ") || "none"}; checkpoints: ${cuts || "none"}`;
     this.figures.dataset.committed = state.committed;
     drawLedger(this.ledger, state.ledger);
@@ -96,7 +96,7 @@ function drawSlots(panel, owners, heat) {
   const hot = new Map(heat.map((each) => [each.index, each]));
   const most = Math.max(...heat.map((each) => each.keys_per_s), 1e-9);
   const lines = [...held].sort(([one], [other]) => one - other).map(([server, ranges]) => ({ server, ranges, heat: hot.get(server), count: ranges.reduce((sum, [first, end]) => sum + end - first, 0) }));
-  const words = lines.map(({ server, count, heat }) => `ps-${server} has ${count}` + (heat ? ` and ${number(heat.keys_per_s).textContent} keys/s` : "")).join(", ");
+  const words = lines.map(({ server, count, heat }) => `ps-${server} has ${count}` + (heat ? ` and ${figure(heat.keys_per_s)} keys/s` : "")).join(", ");
   if (!lines.length) panel.empty("no server has slots");
   else panel.words(words);
   panel.body.replaceChildren(

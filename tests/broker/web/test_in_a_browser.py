@@ -104,7 +104,32 @@ def test_each_chart_is_drawn_and_has_a_table_behind_it_with_the_figures_of_the_a
               return Number(panel.dataset.sequence) === said.sequence
                 && JSON.stringify(cells.filter(Boolean).map(Number)) === JSON.stringify(said.measured); }})"""
             await page.until(same)
-            assert await page.value("document.documentElement.scrollWidth <= innerWidth")
+            await page.until(
+                f"""(() => {{ const at = document.getElementById('travel').dataset.at;
+                  const cells = () => [...document.querySelectorAll('#ledger td[data-kind]')];
+                  const drawn = () => cells().map((cell) => Number(cell.dataset.value));
+                  return fetch(`{path}/state?at=${{at}}`).then((said) => said.json()).then(({{ ledger, committed }}) =>
+                    document.getElementById('travel').dataset.at === at
+                    && Number(document.getElementById('state').dataset.committed) === committed
+                    && JSON.stringify(drawn()) === JSON.stringify(
+                      [ledger.committed_batches, ledger.leased_batches, ledger.returned_batches, ledger.dead.length])) }})()"""
+            )
+            await page.call(
+                "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}]
+            )
+            await page.call(
+                "Emulation.setDeviceMetricsOverride",
+                width=PHONE,
+                height=800,
+                deviceScaleFactor=1,
+                mobile=False,
+            )
+            await page.until(
+                "[...document.querySelectorAll('.chart canvas')].every((each) => each.clientWidth <= innerWidth)"
+            )
+            assert await page.value("getComputedStyle(document.body).backgroundColor") == "rgb(18, 24, 31)"
+            assert await page.value("document.documentElement.scrollWidth") <= PHONE
+            assert (await page.value(CHARTS))["inked"]
             is_well(page, scene.page.url)
 
     asyncio.run(look())
