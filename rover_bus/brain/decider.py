@@ -24,7 +24,7 @@ from rover_bus.brain.evolution import evolve
 from rover_bus.brain.granting import cores_left_for
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.hosts import leave_slow_hosts, note_slow_hosts
-from rover_bus.brain.judging import judge, take_back_stalled
+from rover_bus.brain.judging import judge
 from rover_bus.brain.log import (
     BrainRuleSwitched,
     BrainTermBegun,
@@ -43,6 +43,7 @@ from rover_bus.brain.models.hosts import SLOW_MEMORY_S
 from rover_bus.brain.settling import propose_because, settle
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
 from rover_bus.brain.sizing import BETWEEN_JOBS_S
+from rover_bus.brain.stalled import begin_with_less, note_stalled
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.totals import keep_totals
@@ -66,13 +67,7 @@ from rover_bus.events.facts import (
     RuleSwitchedOff,
     RuleSwitchedOn,
 )
-from rover_bus.events.host_facts import (
-    ClusterModeSet,
-    HostLeft,
-    HostMemberStalled,
-    HostRegistered,
-    QuotaSet,
-)
+from rover_bus.events.host_facts import ClusterModeSet, HostLeft, HostMemberStalled, HostRegistered, QuotaSet
 from rover_bus.events.inputs import (
     BusLost,
     BusRegained,
@@ -248,7 +243,7 @@ class BrainDecider:
                 if host in state.hosts or host in state.displaced:
                     yield HostGone(host=host, cause=cause)
             case HostMemberStalled(job=job, uid=uid) if job in state.jobs and state.jobs[job].uid == uid:
-                yield from take_back_stalled(state.jobs[job], state, fact, cause)
+                yield from note_stalled(state.jobs[job], state, fact, cause)
             case ClusterModeSet() | QuotaSet():
                 yield ClusterObserved(fact=fact, cause=cause)
             case JobSubmitted(job=job, uid=uid, spec=spec):
@@ -306,6 +301,7 @@ class BrainDecider:
         self._look_at_families()
         unheard = self.watch.unheard(now, self.state.sampled_s)
         yield from self._guard("unheard", note_unheard(self.state, unheard))
+        yield from self._guard("stalled", begin_with_less(self.state))
         for name, lost in self.watch.take_lost().items():
             yield from self._guard("loss", self._answer_loss(name, lost), name)
         left = len(self._due_now) if self._looking else 0

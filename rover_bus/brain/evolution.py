@@ -60,7 +60,7 @@ from rover_bus.events.facts import (
     StragglerFound,
     StragglerRecovered,
 )
-from rover_bus.events.host_facts import HostRecovered, HostSlow
+from rover_bus.events.host_facts import HostMemberStalled, HostRecovered, HostSlow
 from rover_bus.events.identity import MasterSeat
 from rover_bus.events.job import JobSpec
 from rover_bus.events.log import Record, SnapshotChunk
@@ -115,7 +115,7 @@ def _take_in(state: BrainState, record: Record) -> None:
             state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != job}
             state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
         case FactObserved(fact=fact):
-            _observe(state.jobs[fact.job], fact, record.took_s)
+            _observe(state.jobs[fact.job], fact, record.took_s, record.cause)
             if record.took_s:
                 note_scales(state, state.jobs[fact.job])
             if isinstance(fact, PlanApplied | PlanRefused | PlanSettled):
@@ -199,6 +199,7 @@ def _see_members(job: KnownJob, record: MembersSeen) -> None:
     job.stragglers = {i: remedy for i, remedy in job.stragglers.items() if former.get(i) == now.get(i)}
     job.slowed = job.slowed if job.stragglers else []
     job.members_plan, job.members = record.members_plan, record.members
+    job.stalled = [member for member in job.stalled if member in record.members]
     job.where = {member.name: host for member, host in zip(record.members, record.hosts, strict=False)}
     job.seats = record.masters or job.seats
     job.log_sequence = max(job.log_sequence, record.log_sequence)
@@ -231,8 +232,11 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
     )
 
 
-def _observe(job: KnownJob, fact: ObservedFact, took_s: float) -> None:
+def _observe(job: KnownJob, fact: ObservedFact, took_s: float, cause: str) -> None:
     match fact:
+        case HostMemberStalled(member=member, reason=reason, why=why):
+            job.stalled = [*job.stalled, member]
+            job.stalled_by, job.stalled_cause = f"{reason}: {why}", cause
         case PlanApplied(size=size):
             if size is not None:  # none: a repair, of the size that was
                 _apply(job, fact, size)
@@ -247,7 +251,7 @@ def _observe(job: KnownJob, fact: ObservedFact, took_s: float) -> None:
                 job.change = None
         case PlanSettled(plan=plan):
             _note_times(job, plan, took_s)
-            job.settled_s = job.clock_s
+            job.settled_s, job.stalled = job.clock_s, []
             _count_servers(job, plan)
             if job.change and job.change.plan == plan:
                 if job.change.before.shape != job.change.after.shape:

@@ -12,13 +12,12 @@ from typing import Any
 from rover_bus.brain.decisions.lifecycle import judge_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.granting import has_room_to_return
-from rover_bus.brain.proposing import end_stalled, roll_back
+from rover_bus.brain.proposing import roll_back
 from rover_bus.brain.remedies import workers_to_replace
 from rover_bus.brain.rules import RULES
 from rover_bus.brain.state import BrainState, Change, KnownJob
 from rover_bus.brain.wishes import PROBE_WINDOWS
 from rover_bus.events.facts import PlanKept, PlanMeasured, PlanRolledBack
-from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.events.log import Record
 
 Steps = Generator[Record, None, None]
@@ -69,24 +68,6 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
             yield from _take_back(name, known, state, verdict.reason, verdict.after)
 
 
-def take_back_stalled(known: KnownJob, state: BrainState, fact: HostMemberStalled, cause: str) -> Steps:
-    """Take back the change under way that brought a worker which cannot start, whoever asked for it.
-
-    A start and a worker that follows a lost one have nothing to go back to: they wait for room.
-    """
-    change = known.change
-    if change is None or not change.applied or change.settled or fact.member not in known.members:
-        return
-    if fact.member.role != "worker" or not change.before.workers or change.before == change.after:
-        return
-    figures = {**_figures(fact.job, known, 0.0), "cause": cause}
-    said = f"{fact.member} of plan {change.plan} cannot start: {fact.reason}: {fact.why}"
-    plan = end_stalled(fact.job, known, state, change, said)
-    yield PlanMeasured(**figures, windows=len(change.windows))
-    yield PlanRolledBack(**figures, by_plan=plan.plan, constant=Reason.NEVER_LIVE)
-    yield plan.replace(cause=cause)
-
-
 def _promised(change: Change, base: Sequence[float]) -> float:
     """What growth is held to: the lower end of what was predicted, at least twice the dead-band more than before.
 
@@ -109,7 +90,7 @@ def _take_back(name: str, known: KnownJob, state: BrainState, constant: Reason, 
         yield from _keep(name, known, Reason.NO_CAPACITY, after)
         return
     cause = known.after("window")
-    figures = _figures(name, known, after)
+    figures = figures_of(name, known, after)
     yield PlanMeasured(**figures, windows=len(change.windows))
     yield PlanRolledBack(**figures, by_plan=change.plan + 1, constant=constant)
     yield roll_back(name, known, state, change, constant, after).replace(cause=cause)
@@ -140,12 +121,12 @@ def _is_trial(change: Change) -> bool:
 
 def _keep(name: str, known: KnownJob, constant: str, after: float) -> Steps:
     assert known.change is not None
-    figures = _figures(name, known, after)
+    figures = figures_of(name, known, after)
     yield PlanMeasured(**figures, windows=len(known.change.windows))
     yield PlanKept(**figures, constant=constant)
 
 
-def _figures(name: str, known: KnownJob, after: float) -> dict[str, Any]:
+def figures_of(name: str, known: KnownJob, after: float) -> dict[str, Any]:
     """Return what is said of a change that was measured, kept or not."""
     change = known.change
     assert change is not None

@@ -35,7 +35,7 @@ from rover_bus.events.facts import (
     StragglerFound,
     StragglerRecovered,
 )
-from rover_bus.events.host_facts import ClusterModeSet, HostRecovered, HostSlow, QuotaSet
+from rover_bus.events.host_facts import ClusterModeSet, HostMemberStalled, HostRecovered, HostSlow, QuotaSet
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.log import Caused, RecordPiece, SnapshotChunk
@@ -50,6 +50,7 @@ ObservedFact = (
     | JobPaused
     | JobResumed
     | JobStopRequested
+    | HostMemberStalled
 )
 
 

@@ -84,9 +84,11 @@ def roll_back(
     return _back(name, job, state, change, _wish_back(change, constant, said, after))
 
 
-def end_stalled(name: str, job: KnownJob, state: BrainState, change: Change, said: str) -> PlanProposed:
-    """What was before, again, since members of a change cannot start: it holds whatever was repaired meanwhile."""
-    wish = _wish_back(change, Reason.NEVER_LIVE, said, 0.0)
+def end_stalled(
+    name: str, job: KnownJob, state: BrainState, change: Change, size: Size, said: str
+) -> PlanProposed:
+    """What remains of a change whose members cannot start: it holds whatever was repaired meanwhile."""
+    wish = msgspec.structs.replace(_wish_back(change, Reason.NEVER_LIVE, said, 0.0), size=size)
     return _back(name, job, state, change, wish).replace(members_plan=0)
 
 

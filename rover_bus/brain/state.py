@@ -122,6 +122,9 @@ class KnownJob(msgspec.Struct):
     cold: bool = False
     members_plan: int = 0
     members: list[Member] = []
+    stalled: list[Member] = []  # of these, since the last plan was live: they cannot start,
+    stalled_by: str = ""  # for what the cluster said of the last one,
+    stalled_cause: str = ""  # by this fact
     held: Size | None = None
     rest: Size | None = None  # what it had before it made room for others
     log_sequence: int = 0

@@ -168,6 +168,22 @@ def test_a_plan_whose_image_is_missing(installed: Cluster, namespace: str, job: 
     installed.kubectl("delete", "node", "fake-1", "--wait=false")
 
 
+def test_a_start_of_which_nodes_take_a_part(installed: Cluster, namespace: str, job: SmallJob) -> None:
+    """One of three workers, which is enough for the job: it begins with that, and asks for no more than there is."""
+    whole = replace(job, start=3, moves='start_patience = "6s"')
+    begin_alone(installed, namespace, whole)
+    whole.until(lambda: whole.facts("plan.settled"), "a plan that is live")
+    (said,) = whole.facts("plan.rolled_back")
+    assert (said["plan"], said["constant"]) == (1, Reason.NEVER_LIVE)
+    back = next(each for each in whole.facts("plan.proposed") if each["plan"] == said["by_plan"])
+    assert "2 workers of plan 1 cannot start" in back["reason"]
+    assert "anti-affinity" in back["reason"]
+    assert whole.facts("member.lost") == []
+    until_as_planned(installed, namespace, whole, workers=1, servers=1)
+    whole.complete()
+    whole.until(lambda: not running(installed, namespace), "no member's pod")
+
+
 @pytest.mark.long
 def test_an_operator_that_is_dead_for_a_minute(
     cluster: Cluster, namespace: str, stack: PodStack, job: SmallJob

@@ -23,9 +23,9 @@ from rover_bus.brain.state import BrainState, KnownJob, TriedSize
 from rover_bus.brain.wishes import Wish
 from rover_bus.events import facts
 from rover_bus.events.facts import Size
-from rover_bus.events.host_facts import HostRegistered
-from rover_bus.events.identity import HostCapacity
-from rover_bus.events.job import DataSpec, JobSpec, RoleSpec, WorkersSpec
+from rover_bus.events.host_facts import HostMemberStalled, HostRegistered
+from rover_bus.events.identity import HostCapacity, Member
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec
 
 GIB = 1 << 30
 
@@ -48,8 +48,8 @@ def begun(spec: JobSpec, hosts: list[float], others: int = 0) -> Life:
         capacity = HostCapacity(cores=cores, memory_bytes=64 * GIB, cores_bind=True)
         life.notice(HostRegistered(host=f"h{at}", daemon="d", capacity=capacity))
     for at in range(others):
-        life.submit(f"o{at}", lambda workers: 0.05 * workers, workers=1, servers=1, cores=1.0)
-    life.hand_in(spec, lambda workers: 0.05 * workers)
+        life.submit(f"o{at}", lambda workers: 3600.0 * workers, workers=1, servers=1, cores=1.0)
+    life.hand_in(spec, lambda workers: 3600.0 * workers)
     life.wait(4)
     return life
 
@@ -180,3 +180,44 @@ def test_hot_servers_take_no_worker_below_the_least(least: int, left: int) -> No
     limits = Limits(least_workers=least, max_servers=1, cores=6.0)
     remedy = decide_hot_servers(windows, {}, job.charge(job.held), limits, 1.0)
     assert (remedy.allocation.workers if remedy and remedy.allocation else 0) == left
+
+
+def with_two_of_four_stalled(spec: JobSpec, *, server: bool = False) -> Life:
+    """A job that begins with four workers, of which two cannot start; and the server neither, where that is said."""
+    life = Life(cores=8.0, memory_bytes=64 * GIB)
+    job = life.hand_in(spec, lambda workers: 3600.0 * workers)
+    job.live_at = 1e9
+    said = {"host": "h", "job": "j", "uid": f"{1:012x}", "reason": "Unschedulable", "why": "0/1 nodes"}
+    members = [Member("worker", 2, 1), Member("worker", 3, 1), *([Member("ps", 0, 1)] if server else [])]
+    for member in members:
+        life.notice(HostMemberStalled(**said, member=member))
+    life.wait(1)
+    return life
+
+
+STARTS = spec_of(0, plan=PlanSpec(window_s=4.0)).replace(
+    workers=WorkersSpec(start=4, cores=1.0), servers=RoleSpec(count=1, cores=1.0)
+)
+
+
+def test_a_start_of_which_some_cannot_start_goes_on_with_the_others_by_one_plan() -> None:
+    life = with_two_of_four_stalled(STARTS)
+    first, second = plans(life)
+    assert (first.workers, second.workers, second.rolls_back, second.constant) == (4, 2, 1, "never_live")
+    assert "2 workers of plan 1 cannot start, worker-2.1 for one: Unschedulable: 0/1 nodes" in second.reason
+    assert life.brain.state.jobs["j"].stalled == []
+    life.wait(30)
+    assert [kept.plan for kept in life.found(facts.PlanKept)][:1] == [2], "it is live, and measured"
+    assert life.same()
+
+
+def test_a_start_waits_whose_least_or_whose_server_cannot_start_and_one_of_a_fixed_count() -> None:
+    least = STARTS.replace(workers=STARTS.workers.replace(min_count=3))
+    fixed = STARTS.replace(workers=WorkersSpec(count=4, cores=1.0))
+    for life in (
+        with_two_of_four_stalled(least),
+        with_two_of_four_stalled(fixed),
+        with_two_of_four_stalled(STARTS, server=True),
+    ):
+        assert len(plans(life)) == 1
+        assert life.same()
