@@ -27,11 +27,19 @@ export class Travel {
   go(at) {
     this.at = at !== null && at >= Number(this.slider.max) ? null : at;
     clearTimeout(this.due);
-    this.due = setTimeout(() => this.update().catch((error) => (this.said.textContent = error.message)), SETTLE_MS);
+    this.due = setTimeout(() => this.update(), SETTLE_MS);
   }
 
+  // A moment that is not kept any more is said here, and holds up nothing else of the page.
   async update() {
-    const at = this.at;
+    try {
+      await this.show(this.at);
+    } catch (error) {
+      this.said.textContent = error.message;
+    }
+  }
+
+  async show(at) {
     const [state, heat] = await Promise.all([get(`${this.path}/state${at === null ? "" : `?at=${at}`}`), get(`${this.path}/heat`)]);
     if (at !== this.at) return;
     this.slider.min = state.first.sequence;

@@ -71,6 +71,8 @@ def test_two_jobs_of_one_name_run_side_by_side_in_two_tenants(tmp_path: Path) ->
         for logs in (said("logs", "ads/demo", "ps-0"), said("logs", "demo", "ps-0", *looking)):
             assert "ps-0.1 | " in logs
         assert "3 streams and 4 buckets are as this release wants them" in run("doctor", *looking).stdout
+        shown = run("top", "--once", *looking)
+        assert (shown.returncode, "demo" in shown.stdout) == (0, True), shown.stderr
         seen = said("events", *as_ads, "--json")
         assert "maps" not in seen.replace("maps.toml", "")
         check_every_command(
