@@ -11,7 +11,7 @@ sizes           choosing.py: one round of all jobs; starting.py: how a job begin
                 first size alone; spaces.py: which sizes it may have; predicting.py: what another size would bring; granting.py:
                 capacity, quotas, priorities, room on hosts; next_best.py: what is taken where hosts refuse
 plans           settling.py, proposing.py: from a wish to a plan; judging.py: kept or taken back; unsettled.py: of which nothing
-                can be told; asked.py: what a person asks for
+                can be told; stalled.py: whose members cannot start; asked.py: what a person asks for
 remedies        remedies.py: slow workers, hot servers, targets; memory_relief.py; silence.py: lost hosts; hosts.py: slow ones;
                 rooms.py: what hosts have free and where members go; loads.py: what they carry
 rules.py        prices, weights and restraint, once for all jobs
