@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ from rover_bus.events.facts import JobRestored
 from rover_bus.events.formats import FORMAT, NewerFormat, explain
 from rover_bus.events.journal import Journal
 from rover_bus.events.log import LogBatch, Record
+from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import FACTS, LOG, PROFILES, SETTINGS, TENANTS
 from rover_bus.events.subjects import BRAIN_LOG, DEFAULT_TENANT, job_log, split_job
 from rover_bus.events.timelines import note_timeline
@@ -54,22 +56,35 @@ class BackupAbout(msgspec.Struct, frozen=True, kw_only=True):
 async def take_backup(url: str, vault: Vault, directory: Path) -> BackupAbout:
     """Write a backup into a directory that is not there yet. Raises InputError, BusError."""
     _refuse_present(directory)
-    taken_ms, size, tenants = time.time_ns() // 1_000_000, 0, list(vault.tenants)
+    taken_ms, tenants = time.time_ns() // 1_000_000, list(vault.tenants)
     part = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}")
     try:
+        size = 0
         for is_log in (False, True):
             for tenant in (DEFAULT_TENANT, *tenants):
                 async with of_registrar(url, vault.owner_credentials(tenant)) as owner:
-                    for stream in await snapshots.list_streams(owner):
-                        if stream != PROFILES and (stream == LOG) == is_log:
-                            size += await snapshots.take_snapshot(
-                                owner, stream, _place(part, tenant) / stream
-                            )
+                    size += await _take_streams(owner, _place(part, tenant), is_log)
+        about = BackupAbout(
+            format=FORMAT, release=__version__, taken_ms=taken_ms, tenants=tenants, bytes=size
+        )
+        _finish(part, directory, about)
     except OSError as error:
         raise InputError(f"{part} cannot be written: {error.strerror}") from None
-    about = BackupAbout(format=FORMAT, release=__version__, taken_ms=taken_ms, tenants=tenants, bytes=size)
-    _finish(part, directory, about)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)  # it has another name, if it is whole
     return about
+
+
+async def _take_streams(owner: NatsBus, place: Path, is_log: bool) -> int:
+    """Write the log of an account, or all else that it has on disk; return how many bytes."""
+    wanted = [each for each in await snapshots.list_streams(owner) if (each == LOG) == is_log]
+    return sum(
+        [
+            await snapshots.take_snapshot(owner, stream, place / stream)
+            for stream in wanted
+            if stream != PROFILES
+        ]
+    )
 
 
 def _refuse_present(directory: Path) -> None:

@@ -105,6 +105,11 @@ def test_what_is_no_whole_backup_is_refused_and_leaves_the_store_as_it_was(tmp_p
     with RunningStack(home) as stack:
         store(home, stack.url, "default", 300)
         assert rover("backup", str(saved), home=home).returncode == 0
+        unwritable = tmp_path / "absent" / "file"
+        unwritable.parent.write_text("no directory")
+        done = rover("backup", str(unwritable), home=home)
+        assert (done.returncode, "cannot be written" in done.stderr) == (2, True)
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith(".saved")]
     whole = (saved / "backup.json").read_text()
     refusals: list[tuple[str, int]] = []
 
