@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from kube_chart import make_clicks
-from kube_cluster import START_S, Cluster, free_ports, kubelet
+from kube_cluster import AUDIT_POLICY, START_S, Cluster, free_ports, kubelet
 from patience import until
 from pod_stacks import PodStack, pod_stack
 
@@ -37,7 +37,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             "no Kubernetes: name a cluster by ROVER_TEST_KUBECONFIG, or a folder with kube.sh by ROVER_KUBE"
         )
     run = tmp_path_factory.mktemp("kube")
-    environment = {"RUN": str(run), "PORT": str(free_ports(7)), "KUBECONFIG": str(run / "admin.kubeconfig")}
+    beside = tmp_path_factory.mktemp("audit")  # `kube.sh start` makes its own folder empty
+    policy, audit = beside / "policy.json", beside / "log"
+    policy.write_text(json.dumps(AUDIT_POLICY))
+    environment = {
+        "RUN": str(run),
+        "PORT": str(free_ports(7)),
+        "KUBECONFIG": str(run / "admin.kubeconfig"),
+        "APISERVER_ARGS": f"--audit-policy-file={policy} --audit-log-path={audit}",
+    }
     try:
         with (run / "start.log").open("w") as log:
             started = subprocess.run(
@@ -50,7 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 timeout=START_S,
             )
         assert started.returncode == 0, (run / "start.log").read_text()
-        yield Cluster(("bash", str(script), "kubectl"), environment, run / "admin.kubeconfig", script)
+        yield Cluster(("bash", str(script), "kubectl"), environment, run / "admin.kubeconfig", script, audit)
     finally:
         subprocess.run(
             ["bash", str(script), "stop"], env=os.environ | environment, check=False, timeout=START_S

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 from kube_cluster import Cluster
-from pod_faults import cause_of_end, ends, pod_of, running, story, until_as_planned
+from pod_faults import (
+    cause_of_end,
+    ends,
+    job_to_scale,
+    pod_of,
+    running,
+    scale,
+    story,
+    until_as_planned,
+)
 from pod_stacks import PodStack
 from small_job import SmallJob
 
@@ -20,25 +29,10 @@ from rover_bus.kube.object import manifest_of
 
 @pytest.fixture
 def job(stack: PodStack, tmp_path: Path) -> SmallJob:
-    return SmallJob(
-        folder=tmp_path,
-        home=stack.home.root,
-        rows=4_000,
-        epochs=1,
-        workers=0,
-        start=2,
-        servers=1,
-        checkpoint='path = "store"\nevery = "1h"',
-        top='[plan]\nmode = "observe"',
-    )
+    return job_to_scale(stack.home.root, tmp_path, rows=4_000)
 
 
 PROBING = '[plan]\nwindow = "2s"'
-
-
-def scale(job: SmallJob, workers: int) -> None:
-    done = job.rover("scale", job.name, "--workers", str(workers), "--no-wait")
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long

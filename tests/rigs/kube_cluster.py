@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -16,6 +17,12 @@ import pytest
 from patience import until
 
 START_S = 180.0
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}
 IMAGE = (
     "--entrypoint",
     f"rover-bus:={Path(sys.executable).parent / 'rover'}",
@@ -30,6 +37,7 @@ class Cluster:
     environment: dict[str, str]
     config: Path
     script: Path | None = field(default=None)
+    audit: Path | None = field(default=None)  # what service accounts asked for, where we keep that log
 
     def user(self) -> Path:
         """Return the kubeconfig of a user without rights."""
@@ -49,6 +57,17 @@ class Cluster:
             check=False,
             timeout=START_S,
         )
+
+    def requests(self, account: str) -> Iterator[tuple[str, int]]:
+        """Yield what a service account (NAMESPACE:NAME) asked for, as `verb resource`, each with the code of its answer."""
+        if self.audit is None:
+            pytest.skip("the cluster of ROVER_TEST_KUBECONFIG keeps no audit log for us")
+        for line in self.audit.read_text().splitlines():
+            each = json.loads(line)
+            if each["user"]["username"] == f"system:serviceaccount:{account}" and "objectRef" in each:
+                about = each["objectRef"]
+                which = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+                yield f"{each['verb']} {which}", each.get("responseStatus", {}).get("code", 0)
 
     def fault(self, name: str) -> None:
         """Do something to the control plane: `restart-api`, `compact`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from kube_cluster import Cluster
@@ -76,3 +77,24 @@ def story(job: SmallJob, member: str) -> list[dict[str, Any]]:
     done = job.rover("story", f"{job.name}/{member}", "-o", "json")
     assert done.returncode == 0, done.stderr
     return [json.loads(line)["body"] for line in done.stdout.splitlines()]
+
+
+def job_to_scale(home: Path, folder: Path, rows: int) -> SmallJob:
+    """Return a job of two workers and a server whose size the Brain leaves to people."""
+    return SmallJob(
+        folder=folder,
+        home=home,
+        rows=rows,
+        epochs=1,
+        workers=0,
+        start=2,
+        servers=1,
+        checkpoint='path = "store"\nevery = "1h"',
+        top='[plan]\nmode = "observe"',
+    )
+
+
+def scale(job: SmallJob, workers: int) -> None:
+    """Ask for so many workers, and do not wait for them."""
+    done = job.rover("scale", job.name, "--workers", str(workers), "--no-wait")
+    assert done.returncode == 0, done.stderr
