@@ -349,9 +349,7 @@ class MasterDecider:
         """What the state that was read implies."""
         cause = causes.term(input.term)
         if state.erased:
-            detail = "the log was restored from a backup"
-            yield from cutting.end_all(state, cause, detail)
-            yield from lifecycle.lose_state(state, "log_lost", detail, cause)
+            yield from lifecycle.forget_erased(state, "the log was restored from a backup", cause)
         elif input.log_lost:
             yield from lifecycle.lose_state(state, "log_lost", "the log lost its tail", cause)
         yield from lifecycle.consequences(state, cause)

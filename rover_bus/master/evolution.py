@@ -104,13 +104,16 @@ _BEFORE: dict[type[Record], Callable[[AnyState, Any], None]] = {
 
 
 def _restore(state: State, record: facts.JobRestored) -> None:
-    """What comes from here on is newer than all that was erased, also where only (generation, cut) is compared."""
+    """What comes from here on is newer than all that was erased, also where only (generation, cut) is compared.
+
+    A job that had no data yet has nothing to go back from.
+    """
     job = state.job
     for cut in state.cuts.known.values():
         cut.timeline = cut.timeline or job.timeline
     state.job = OpenedJob(job.spec, job.uid, record.timeline, [*job.former, job.timeline])
     state.generation += ERASED_GENERATIONS
-    state.erased = True
+    state.erased = state.ledger is not None
 
 
 def _open_again(state: State, record: facts.JobOpened) -> None:

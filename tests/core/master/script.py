@@ -60,7 +60,16 @@ from rover_bus.events.host_facts import (
 )
 from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, MasterSeat, Member, Resources
 from rover_bus.events.inputs import BusLost, BusRegained, Observed, Requested, Ticked, TookOver
-from rover_bus.events.job import CheckpointSpec, Dataset, DataSpec, JobSpec, LeaseSpec, MoveSpec, WorkersSpec
+from rover_bus.events.job import (
+    CheckpointSpec,
+    Dataset,
+    DataSpec,
+    JobSpec,
+    LeaseSpec,
+    MoveSpec,
+    RoleSpec,
+    WorkersSpec,
+)
 from rover_bus.events.log import LogBatch, Record
 from rover_bus.events.requests import (
     ElectRequest,
@@ -133,6 +142,9 @@ class Script:
 
     def do_submit(self, **words: str) -> list[str]:
         words = renamed(words, batch="batch_size", checkpoint_s="every_s")
+        servers = (
+            {"servers": RoleSpec(max_count=int(words.pop("most_servers")))} if "most_servers" in words else {}
+        )
         spec = made(
             JobSpec,
             words,
@@ -143,6 +155,7 @@ class Script:
             checkpoint=part(CheckpointSpec, words) if "every_s" in words else None,
             moves=part(MoveSpec, words),
             workers=part(WorkersSpec, words) if "training" in words else WorkersSpec(),
+            **servers,
         )
         return self._notice(JobSubmitted(job="j", spec=spec, uid=UID))
 
