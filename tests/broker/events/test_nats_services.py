@@ -12,6 +12,7 @@ from live_bus import LEASE, connect
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import Message
 from rover_bus.events.errors import BusError
+from rover_bus.events.formats import FORMAT
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import BUCKETS, FACTS, STREAMS, StreamSpec
 
@@ -66,7 +67,7 @@ def test_services_answer_what_nats_micro_asks(broker: EmbeddedBroker) -> None:
         assert (ping["type"], ping["name"], ping["metadata"]) == (
             "io.nats.micro.v1.ping_response",
             "rover-master",
-            {"job": "demo"},
+            {"job": "demo", "format": str(FORMAT)},
         )
         info = await ask("$SRV.INFO.rover-master")
         assert [endpoint["subject"] for endpoint in info["endpoints"]] == [LEASE, "rover.rpc.demo.1.fail"]
