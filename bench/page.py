@@ -44,6 +44,7 @@ from rover_bus.events.streams import FACTS
 WIDE = "wide"  # the job of many members
 AT_ONCE = 200
 SERVERS = 8
+SCRAPES = 20
 WATCHED_S = 12.0  # of a load: more than two drawings
 SAMPLED = 60  # samples of each member
 BATCHES = 400  # of its log
@@ -279,6 +280,13 @@ async def measure(page: AskedPage, port: int, home: Path, loads: int) -> None:
             took.append(time.perf_counter() - began_s)
             assert said.status == 200
         say(f"state at the {name} kept moment", statistics.median(took), "s", f"{len(said.body)} bytes")
+    took = []
+    for _ in range(SCRAPES):
+        began_s = time.perf_counter()
+        said = page.ask("/metrics")
+        took.append(time.perf_counter() - began_s)
+    series = sum(not line.startswith(b"#") for line in said.body.splitlines())
+    say("a scrape of all metrics", statistics.median(took), "s", f"{series} series")
 
 
 async def paint(page: AskedPage, port: int, path: str, loads: int, what: str, watch_s: float = 0.0) -> None:
