@@ -83,7 +83,12 @@ def _mutate(
 
 
 def _as_a_person_states_it(body: bytes) -> bytes:
-    plain = msgpack.unpackb(body)
+    try:
+        plain = msgpack.unpackb(body)
+    except ValueError:  # of a mutant that was stored before
+        return body
+    if not isinstance(plain, dict):
+        return body
     packed: bytes = msgpack.packb({key: value for key, value in plain.items() if key not in OF_A_LOG})
     return packed
 
