@@ -10,7 +10,7 @@ noticing.py     facts of others; each goes to the rule that it concerns
 leases          leasing.py grants and takes commits (progress.py); ledger.py, intervals.py, stream.py: which batches are free,
                 leased, done; waiting.py: requests that are held; failing.py and charges.py: failures, poison batches, budgets
 members         admitting.py, concluding.py; lifecycle.py: losses, replacements, the end; hosts.py; planning.py: what runs where;
-                announced.py: what is said of members before they end
+                announced.py: what is said of members before they end; restored.py: what a backup does not know of them
 plans           proposals.py: refused, observed, waiting for a person, or carried out
 slots           rollout.py: servers that change while training goes on; slots.py: its arithmetic; traffic.py: what servers said;
                 first_servers.py: a job that begins before all of them are there

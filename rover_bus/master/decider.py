@@ -65,6 +65,7 @@ from rover_bus.master import (
     publishing,
     recovery,
     releasing,
+    restored,
     rollout,
     stepping,
 )
@@ -349,7 +350,7 @@ class MasterDecider:
         """What the state that was read implies."""
         cause = causes.term(input.term)
         if state.erased:
-            yield from lifecycle.forget_erased(state, "the log was restored from a backup", cause)
+            yield from restored.forget_erased(state, "the log was restored from a backup", cause)
         elif input.log_lost:
             yield from lifecycle.lose_state(state, "log_lost", "the log lost its tail", cause)
         yield from lifecycle.consequences(state, cause)

@@ -234,28 +234,6 @@ def lose_state(
     yield from begin_anew(state, detail, cause)
 
 
-def forget_erased(state: State, detail: str, cause: str) -> Consequences:
-    """The log is older than what members hold: servers go back to a cut that it knows as ready.
-
-    Without servers the model is the programs' own, and nothing can go back: what the log calls open is trained, perhaps again.
-    """
-    if isinstance(state.phase, Ended) or state.ledger is None:
-        return
-    yield from cutting.end_all(state, cause, detail)
-    if state.job.spec.has_servers:
-        yield from lose_state(state, "log_lost", detail, cause)
-        return
-    ledger = msgspec.msgpack.decode(msgspec.msgpack.encode(state.ledger), type=Ledger)
-    for worker in list(ledger.holders):
-        ledger.release(worker)
-    yield Rewound(
-        generation=state.generation + 1,
-        ledger=msgspec.Raw(msgspec.msgpack.encode(ledger)),
-        reason=f"{detail}: what was committed after it is trained again",
-        cause=cause,
-    )
-
-
 def begin_anew(state: State, detail: str, cause: str) -> Consequences:
     """Begin from position 0, with new and empty servers. After a search they are new already, and wait for it."""
     are_new = isinstance(state.phase, Searching)
