@@ -21,7 +21,7 @@ Steps = Generator[Record, None, None]
 
 
 def note_stalled(known: KnownJob, state: BrainState, fact: HostMemberStalled, cause: str) -> Steps:
-    """Note a member that cannot start, and take back the change under way that brought it, whoever asked for that.
+    """Note a member that cannot start, and take back the change under way that brought it, the Brain's or a person's.
 
     A worker that follows a lost one has nothing to go back to: it waits. Of a start `begin_with_less` decides, once all are known.
     """

@@ -52,7 +52,7 @@ FOLLOWED: tuple[type[JobFact], ...] = (
     CheckpointFailed,
     CheckpointNoneUsable,
 )
-FactOfJob = JobFact | HostMemberStalled  # what is followed: by its job, whoever states it
+FactOfJob = JobFact | HostMemberStalled  # what is followed: by its job, a master's or a host's
 ASKED = "asked"  # the reason of an end that was asked for: its state says more
 MASTER = "master"  # in `by`: a rule of exactness failed there
 MOST_NEWS = 50  # facts of a run that wait to be shown as Events
