@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
@@ -87,6 +88,15 @@ def is_usable(served: Pair, authority: Pair, addresses: Iterable[str], now: date
         and key.public_key() == found.public_key()
         and list(named) == [_address(each) for each in addresses]
     )
+
+
+def days_left(certificate: Path, now: datetime) -> float | None:
+    """Return how many days a certificate in a file has left, less than none when it has ended; None of what is no certificate."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return (found.not_valid_after_utc - now) / timedelta(days=1)
 
 
 def _name(text: str) -> x509.Name:

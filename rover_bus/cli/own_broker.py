@@ -85,4 +85,8 @@ def _require_store(home: Home, in_cluster: bool) -> None:
 
 def care(broker: EmbeddedBroker, say: Callable[[object], None], note: Note) -> list[Tended]:
     """Return what looks after a broker that runs: it is started again, its disk is watched, its certificate renewed."""
-    return [MendedBroker(broker, say, note), WatchedDisk(broker, say), RenewedCertificate(broker, say)]
+    return [
+        MendedBroker(broker, say, note),
+        WatchedDisk(broker, say),
+        RenewedCertificate("broker", broker.renew, say),
+    ]

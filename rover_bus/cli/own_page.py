@@ -43,6 +43,11 @@ class OwnPage:
             words += ["--certificate", str(files.certificate), "--key", str(files.key)]
         return words
 
+    def renew(self, vault: Vault) -> None:
+        """Make its certificate again when its time has come: its process takes that in by itself. Raises OSError."""
+        if not is_loopback(self._address):
+            vault.certificate(self._address, served="page")
+
     def close(self) -> None:
         """Listen no more."""
         if self._socket is not None:

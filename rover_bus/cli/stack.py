@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -34,6 +35,7 @@ from rover_bus.cli.options import parse_quotas
 from rover_bus.cli.own_broker import A_BROKER, LOOPBACK, OwnBroker, care, start_broker
 from rover_bus.cli.own_page import OwnPage
 from rover_bus.cli.supervisor import ServiceOrder, SupervisedService, Supervisor, Tended, service_command
+from rover_bus.cli.tended_broker import RenewedCertificate
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied, InputError, PermanentError, RoverError
 from rover_bus.events.subjects import name as check_name
@@ -339,6 +341,8 @@ class RunningStack:
         self.services["web"] = service
         service.start()
         self._tended.append(service)
+        if self._vault is not None:
+            self._tended.append(RenewedCertificate("page", partial(self._page.renew, self._vault), _complain))
 
     def kill_members(self) -> None:
         """Kill what the daemon was told to drain; it waits for their shims and starts nothing any more."""

@@ -82,20 +82,20 @@ class MendedBroker:
 
 
 class RenewedCertificate:
-    """Has the broker show a new certificate before the old one ends."""
+    """Has what serves show a new certificate before the old one ends. `renew` makes it when its time has come. Raises OSError."""
 
-    def __init__(self, broker: EmbeddedBroker, say: Callable[[str], None]) -> None:
-        self._broker, self._say, self._look_at_s = broker, say, 0.0
+    def __init__(self, what: str, renew: Callable[[], None], say: Callable[[str], None]) -> None:
+        self._what, self._renew, self._say, self._look_at_s = what, renew, say, 0.0
 
     def mend(self) -> None:
         if time.monotonic() < self._look_at_s:
             return
         self._look_at_s = time.monotonic() + CERTIFICATE_LOOK_S
         try:
-            self._broker.renew()
+            self._renew()
         except OSError as error:
             self._say(
-                f"the broker's certificate cannot be renewed ({error}): make room, it is tried again in an hour"
+                f"the {self._what}'s certificate cannot be renewed ({error}): make room, it is tried again in an hour"
             )
 
 

@@ -73,7 +73,10 @@ class SpareSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostProfile(Profile, frozen=True, kw_only=True, tag="profile.host.v1"):
-    """A host's window. Pressure is the share of time some task waited (PSI `some`), -1 where the kernel has none."""
+    """A host's window. Pressure is the share of time some task waited (PSI `some`), -1 where the kernel has none.
+
+    `wall_ms`: the host's clock at its end, milliseconds of Unix time; 0: a release that said nothing of it, or a simulated host.
+    """
 
     host: str
     cores: Cores
@@ -86,6 +89,7 @@ class HostProfile(Profile, frozen=True, kw_only=True, tag="profile.host.v1"):
     throttled: Fraction = 0.0
     processes: list[ProcessSample] = []
     spares: list[SpareSample] = []
+    wall_ms: Count = 0
 
 
 AnyProfile = WorkerProfile | ServerProfile | HostProfile

@@ -8,13 +8,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, find_stack, split_name, stack_options, visit
+from rover_bus.cli.findings import Finding, Verdict, look_at_certificates, look_at_clocks
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.views.tables import output_option, show
 from rover_bus.flash.errors import NoCheckpoint
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from rover_bus.events.nats_bus import NatsBus
     from rover_bus.flash.location import Location
 
-Verdict = Literal["ok", "note", "bad"]
 MARKS: dict[Verdict, tuple[str, str]] = {
     "ok": ("ok  ", "green"),
     "note": ("note", "yellow"),
@@ -38,13 +39,6 @@ UNHEALTHY = 1
 STORE_NEARLY_FULL = 0.8
 GROWTH_S = 3600.0
 ENDINGS_S = 86_400.0
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at."""
-
-    verdict: Verdict
-    what: str
 
 
 @click.command()
@@ -127,6 +121,7 @@ def look_at_machine(home: Home) -> Iterator[Finding]:
         )
     yield from _look_at_space(home)
     yield from _look_at_tenants(home)
+    yield from look_at_certificates(home.auth, datetime.now(UTC))
     yield from look_at_checkpoints(home.checkpoints)
 
 
@@ -216,6 +211,8 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
     else:
         found.append(Finding("bad", "no host is there: no node daemon has said so (services/daemon.log)"))
     found += await _look_at_cores(bus, present.hosts)
+    if bus.tenant == DEFAULT_TENANT:
+        found += await look_at_clocks(bus, present.hosts)
     if not present.brain:
         found.append(Finding("note", "no Brain leads: no job gets a plan (services/brain.log)"))
     found += await look_at_endings(bus)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from rover_bus.events.bus import Bus
+from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.codec import decode
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.facts import Fact
@@ -26,14 +26,20 @@ async def read_samples(bus: Bus, hosts: Collection[str]) -> dict[str, HostProfil
     """Return the last sample of each of these hosts that has published one."""
     found = {}
     for host in hosts:
-        stored = await bus.last(PROFILES, host_profile(host))
-        try:
-            sample = decode(stored.body, HostProfile) if stored is not None else None
-        except BadMessage:
-            continue
-        if sample is not None:
-            found[host] = sample
+        if (last := await last_sample(bus, host)) is not None:
+            found[host] = last[0]
     return found
+
+
+async def last_sample(bus: Bus, host: str) -> tuple[HostProfile, Stored] | None:
+    """Return the last sample of a host, and as what it is stored; None where there is none, or none that can be read."""
+    stored = await bus.last(PROFILES, host_profile(host))
+    if stored is None:
+        return None
+    try:
+        return decode(stored.body, HostProfile), stored
+    except BadMessage:
+        return None
 
 
 def list_spares(job: str, spares: Mapping[str, Iterable[SpareSample]]) -> list[dict[str, Any]]:

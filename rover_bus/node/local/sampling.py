@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.profiles import HostProfile, ProcessSample
 from rover_bus.node.local import cgroup, proctree
@@ -128,7 +130,10 @@ class MachineSampler:
     ) -> HostProfile | None:
         """Return the window since the last call; None at the first."""
         before, self._reading = self._reading, read(members, self._machine.cgroup, time.monotonic())
-        return profile(host, capacity, self._machine.limits, before, self._reading) if before else None
+        if before is None:
+            return None
+        window = profile(host, capacity, self._machine.limits, before, self._reading)
+        return msgspec.structs.replace(window, wall_ms=time.time_ns() // 1_000_000)
 
 
 def _cores_used(limits: CgroupLimits, before: Reading, now: Reading) -> float:

@@ -1,0 +1,97 @@
+"""What `rover doctor` finds: one line each, with its remedy. Here are those about clocks and certificates.
+
+Fed by last samples of hosts and by the files of a stack's keys; printed by commands/doctor.py, which has those about streams, hosts
+and jobs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from rover_bus.events.bus import Bus
+
+Verdict = Literal["ok", "note", "bad"]
+SKEW_S = 5.0  # a sample of a busy host is on its way for a second
+SERVED_NOTE_DAYS = 25  # a stack that runs renews at thirty
+AUTHORITY_NOTE_DAYS = 365
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    verdict: Verdict
+    what: str
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
+
+
+async def look_at_clocks(bus: Bus, hosts: set[str]) -> list[Finding]:
+    """Name the hosts whose clocks differ from the broker's, by their last samples."""
+    from rover_bus.cli.views.spares import last_sample
+
+    ahead_s = {}
+    for host in sorted(hosts):
+        found = await last_sample(bus, host)
+        if found is not None and found[0].wall_ms:
+            sample, stored = found
+            ahead_s[host] = (sample.wall_ms - stored.time_ms) / 1000
+    return judge_clocks(ahead_s)
+
+
+def judge_clocks(ahead_s: Mapping[str, float]) -> list[Finding]:
+    """Say which clocks differ. `ahead_s`: by how much a host's is ahead of the broker's, in seconds."""
+    off = {host: by for host, by in ahead_s.items() if abs(by) > SKEW_S}
+    if not off:
+        return [Finding("ok", f"clocks agree within {SKEW_S:g} s")] if ahead_s else []
+    each = ", ".join(f"{host} by {by:+.0f} s" for host, by in off.items())
+    whose = "all hosts differ from the broker's: its own is wrong" if len(off) == len(ahead_s) > 1 else each
+    return [
+        Finding(
+            "note",
+            f"clocks differ from the broker's: {whose} (training does not mind; times of log lines, windows of `rover freeze` and "
+            "credentials with an end do: run chrony or systemd-timesyncd there)",
+        )
+    ]
+
+
+# -- certificates ------------------------------------------------------------------------------------------------------
+
+
+def look_at_certificates(root: Path, now: datetime) -> Iterator[Finding]:
+    """Yield when what a stack's broker and page show ends, and its authority's certificate. `root`: the directory of its keys."""
+    from rover_bus.auth.certificates import days_left
+
+    for path, what, note_days, way in (
+        (root / "certificates" / "broker.pem", "the broker's", SERVED_NOTE_DAYS, RENEWS),
+        (root / "certificates" / "page.pem", "the page's", SERVED_NOTE_DAYS, RENEWS),
+        (root / "authority.pem", "the stack's authority's", AUTHORITY_NOTE_DAYS, REPLACES),
+    ):
+        if not path.exists():
+            continue
+        left = days_left(path, now)
+        if left is None:
+            yield Finding("bad", f"{path} is no certificate: {way}")
+        elif left <= 0:
+            yield Finding("bad", f"{what} certificate has ended {_days(-left)} ago ({path}): {way}")
+        elif left < note_days:
+            yield Finding("note", f"{what} certificate ends in {_days(left)} ({path}): {way}")
+        else:
+            yield Finding("ok", f"{what} certificate ends in {_days(left)}")
+
+
+RENEWS = (
+    "`rover up` renews it when it starts, and looks each hour while it runs: is it stopped, or its disk full?"
+)
+REPLACES = "begin a new stack before then, which makes its own, and let the hosts join it"
+
+
+def _days(days: float) -> str:
+    whole = math.ceil(days)
+    return "a day" if whole == 1 else f"{whole} days"
