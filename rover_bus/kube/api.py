@@ -8,19 +8,23 @@ wait as long as it asks, and the request is repeated. Nothing else is: the calle
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Self, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 from aiohttp import ClientError, ClientResponse, ClientTimeout
-from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
 
 from rover_bus.events.errors import BadMessage, InputError, Refused, TemporaryError
 from rover_bus.events.logs import get_logger
 from rover_bus.kube.kinds import POD, Json, Kind, O, Ref
+from rover_bus.kube.lean_imports import leave_unloaded
 from rover_bus.kube.pace import RequestPace
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import ApiClient, Configuration
 
 # Requests of one process. A member that comes takes three, one that goes four, its object's status one: ten plans a second that
 # add two members and remove two take 150, and some more where others write at the same time.
@@ -35,6 +39,8 @@ STRATEGIC = (
     "application/strategic-merge-patch+json"  # of kinds of Kubernetes itself: containers by their names
 )
 THROTTLED = (429, 503)
+CLIENT = "kubernetes_asyncio.client"
+UNUSED = ("kubernetes_asyncio", CLIENT, f"{CLIENT}.models")  # 770 modules, 36 MB, 2 s
 SHORT = ClientTimeout(total=ANSWER_S)
 log = get_logger("rover.kube")
 T = TypeVar("T")
@@ -72,18 +78,19 @@ class Api:
     @classmethod
     async def connect(cls, kubeconfig: str = "", pace: RequestPace | None = None) -> Self:
         """Return the API server that a kubeconfig names; "": this pod's own. Raises InputError where there is no such thing."""
-        configuration = Configuration()
+        client, described, config = _client()
+        configuration = described()
         try:
             if kubeconfig:
-                await load_kube_config(kubeconfig, client_configuration=configuration)
+                await config.load_kube_config(kubeconfig, client_configuration=configuration)
             else:
-                load_incluster_config(client_configuration=configuration)
-        except (ConfigException, OSError) as error:
+                config.load_incluster_config(client_configuration=configuration)
+        except (config.ConfigException, OSError) as error:
             place = kubeconfig or "the service account of this pod"
             raise InputError(
                 f"{place} leads to no API server ({error}): name a kubeconfig, or run in a pod with a service account"
             ) from error
-        return cls(ApiClient(configuration), pace or RequestPace(PER_S, BURST))
+        return cls(client(configuration), pace or RequestPace(PER_S, BURST))
 
     async def close(self) -> None:
         """Drop all connections: a farewell by TLS would wait for servers that may be gone. Transports are closed a little later."""
@@ -214,6 +221,18 @@ class Api:
         pause_s = min(float(asked), MOST_PAUSE_S) if asked.isdigit() else PAUSE_S
         log.info("the API server is asked less for a while, as it says", path=path, pause_s=pause_s)
         self._pace.hold(asyncio.get_running_loop().time() + pause_s)
+
+
+def _client() -> tuple[type[ApiClient], type[Configuration], ModuleType]:
+    """Import what is used of kubernetes_asyncio: what reads configurations looks for two classes in the package beside it."""
+    leave_unloaded(*UNUSED)
+    from kubernetes_asyncio.client.api_client import ApiClient
+    from kubernetes_asyncio.client.configuration import Configuration
+
+    vars(sys.modules[CLIENT]).update(ApiClient=ApiClient, Configuration=Configuration)
+    from kubernetes_asyncio import config
+
+    return ApiClient, Configuration, config
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------------
