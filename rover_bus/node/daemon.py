@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sized
+from typing import get_args
 
 from rover_bus.events import facts, host_facts
 from rover_bus.events.bus import Bus, ConnectionState, Stored
@@ -47,6 +48,7 @@ from rover_bus.node.members import (
     RecordsForgotten,
     RunErased,
     same_run,
+    wants_the_same,
 )
 from rover_bus.node.outbox import Letter, Outboxes
 from rover_bus.node.port import (
@@ -73,14 +75,6 @@ from rover_bus.node.tenants import WatchedTenants, seen_by
 from rover_bus.node.troubles import told_of
 from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, ends_before, run_until
 
-FOLLOWED = (
-    facts.JobSubmitted,
-    facts.PlanProposed,
-    facts.MembersDesired,
-    facts.MembersUnheard,
-    facts.JobEnded,
-    facts.JobForgotten,
-)
 REACTION_S = 15.0  # of a master to an end: received in milliseconds, or after a take-over
 FLUSH_S = 5.0
 DRAIN_LOOK_S = 0.02
@@ -113,7 +107,7 @@ class Daemon:
         )
         self._decider: Decider[HostMembers, Input, Effect] = MembersDecider(here)
         self._persister = Persister(bus, host.name, host.daemon, places, self._post) if places else None
-        subjects = everywhere(*(job_facts("*", each.kind()) for each in FOLLOWED))
+        subjects = everywhere(*(job_facts("*", each.kind()) for each in get_args(FollowedFact)))
         self._following = Following(bus, subjects, self._on_fact, self._lose_history, f"{host.name}.daemon")
         self._turns = Turns(self._decide)
         self._closing = False
@@ -258,12 +252,16 @@ class Daemon:
             await self._following.stop()
 
     def _on_fact(self, stored: Stored) -> None:
-        fact = self._read(stored)
-        if fact:
-            self._take(fact)
+        """Of a hundred hosts a plan concerns a few: only where it changes anything is there anything to decide."""
+        if fact := self._read(stored):
+            before = self.state
+            self._decider.decide(fact, self._loop.time())
+            changes = not wants_the_same(before, self.state, fact.job)
             if isinstance(fact, facts.MembersDesired) and self._following.caught_up:
                 self._repeat_ends(fact)
-                self._expect_anew(fact.job)
+                changes = self._expect_anew(fact.job) or changes
+            if changes:
+                self._turns.soon()
 
     def _lose_history(self) -> None:
         self._take(HistoryLost())
@@ -283,7 +281,7 @@ class Daemon:
                 "a fact cannot be used", subject=stored.subject, sequence=stored.sequence, why=str(error)
             )
             return None
-        return fact if isinstance(fact, FOLLOWED) else None
+        return fact if isinstance(fact, FollowedFact) else None
 
     # -- decide and act ------------------------------------------------------------------------------------------------
 
@@ -390,9 +388,11 @@ class Daemon:
             if ended and ended.member == each.member and same_run(ended.uid, fact.uid):
                 self._report_end(ended)
 
-    def _expect_anew(self, job: str) -> None:
-        """The master that desires a member that has ended may be another than the one that received its end."""
+    def _expect_anew(self, job: str) -> bool:
+        """Whether there is one: the master that desires what has ended may not be the one that received its end."""
+        known = len(self._overtaken)
         self._overtaken = {which: when_s for which, when_s in self._overtaken.items() if which[0] != job}
+        return len(self._overtaken) < known
 
     def _report_overtaken(self) -> float | None:
         """Publish once more that desired incarnations have ended: at once those of a forgotten past, others when no master reacts.

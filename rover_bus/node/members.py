@@ -324,6 +324,12 @@ def _program(fact: JobSubmitted) -> ProgramRequest | None:
     return ProgramRequest(program=spec.program, directory=spec.directory, environment=spec.environment)
 
 
+def wants_the_same(before: HostMembers, after: HostMembers, job: str) -> bool:
+    """Say whether a fact of a job left what is desired here as it was: only how new that is has changed."""
+    was, now = before.jobs.get(job, DesiredJob()), after.jobs.get(job, DesiredJob())
+    return replace(was, fence=now.fence, plan=now.plan) == now
+
+
 def same_run(uid: str, other: str) -> bool:
     """Say whether two uids can be of one run of a job; a side that does not know its uid ("") is believed."""
     return not uid or not other or uid == other

@@ -26,6 +26,7 @@ from rover_bus.node.members import (
     RecordsForgotten,
     RunErased,
     evolve,
+    wants_the_same,
 )
 from rover_bus.node.port import (
     EVERY_ROLE,
@@ -453,3 +454,38 @@ def test_a_job_that_runs_is_not_forgotten(uid: str) -> None:
 def test_a_daemon_that_was_away_erases_what_it_kept_and_not_the_next_run_of_the_name() -> None:
     assert decide(evolve(EMPTY, forgotten()), 0.0) == [Erase("demo", "u1")]
     assert decide(after(EMPTY, [forgotten(), submitted("u2")]), 0.0) == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories)
+def test_what_wants_the_same_needs_no_decision(history: list[tuple]) -> None:  # type: ignore[type-arg]
+    state, uid = evolve(EMPTY, submitted()), "u1"
+    for step in history:
+        before = state
+        match step:
+            case ("desired", term, plan, members):
+                named = {each[0]: worker(*each) for each in members}
+                state = evolve(state, desired(*named.values(), term=term, plan=plan, uid=uid))
+            case ("masters", plan, hosts):
+                state = evolve(state, masters(*hosts, plan=plan))
+            case ("submitted again",):
+                uid = f"u{int(uid[1:]) + 1}"
+                state = evolve(state, submitted(uid))
+            case ("job ended",):
+                state = evolve(state, JobEnded(job="demo", state="stopped"))
+            case _:
+                state, _ = act(state, 0.0)
+                continue
+        if wants_the_same(before, state, "demo"):
+            assert decide(state, 0.0) == decide(before, 0.0)
+
+
+def test_a_plan_wants_something_where_it_adds_or_removes_a_member() -> None:
+    first = evolve(EMPTY, submitted())
+    elsewhere = evolve(first, desired(worker(0, host=ELSEWHERE), plan=1))
+    here = evolve(elsewhere, desired(worker(0, host=ELSEWHERE), worker(1), plan=2))
+    more = evolve(here, desired(worker(0, host=ELSEWHERE), worker(1), worker(2, host=ELSEWHERE), plan=3))
+    none = evolve(more, desired(worker(0, host=ELSEWHERE), plan=4))
+    pairs = [(first, elsewhere), (elsewhere, here), (here, more), (more, none)]
+    assert [wants_the_same(*pair, "demo") for pair in pairs] == [True, False, True, False]
+    assert elsewhere != first, "what is older is refused from here on"
