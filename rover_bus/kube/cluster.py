@@ -19,6 +19,7 @@ from rover_bus.kube.kinds import CONFIG_MAP, NODE, POD, QUOTA, Ref
 from rover_bus.kube.pods import PodSettings
 from rover_bus.kube.rooms import OtherPods, allowed, share_out
 from rover_bus.kube.roverjobs import ROVER_JOB, RoverJob, uid_of
+from rover_bus.kube.telling import PodsOfHosts
 from rover_bus.kube.trials import PodTrials
 from rover_bus.kube.watching import Mirror
 
@@ -33,6 +34,7 @@ class KubeCluster:
         self.nodes = Mirror(api, NODE)
         self.quotas = Mirror(api, QUOTA, namespaces, may_lack=True)
         self.objects = Mirror(api, ROVER_JOB, namespaces, may_lack=True)
+        self.of_hosts = PodsOfHosts(self.pods)
         self.trials = PodTrials(api, self.settings, self.pods)
         self._namespaces = namespaces
         self._others, self._capacities = OtherPods(), dict[str, HostCapacity]()

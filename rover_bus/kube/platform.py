@@ -67,13 +67,14 @@ class KubePlatform:
         self._loop = asyncio.get_running_loop()
         self._held: dict[Key, HeldPod] = {}
         self._by_pod: dict[Ref, HeldPod] = {}
+        self._uncarry: dict[Ref, Callable[[], None]] = {}
         self._ends = KeptEnds(cluster.api, cluster.ends, cluster.settings, self._host)
         self._over: dict[tuple[str, str, Member], tuple[Ref, str]] = {}  # whose pod may still be there
         self._tasks: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()  # that are repeated until they are done
         self._capacity, self._adopted = self._cluster.capacity_of(self._node), False
         self._unlisten = [
-            cluster.pods.listen(self._on_pod),
+            cluster.of_hosts.listen(self._host, self._on_pod),
             cluster.listen_to_rooms(lambda: self._capacity_changed.set()),
         ]
         self._capacity_changed = asyncio.Event()
@@ -194,6 +195,8 @@ class KubePlatform:
 
     def _hold(self, held: HeldPod) -> None:
         self._held[held.incarnation.key] = self._by_pod[held.ref] = held
+        if held.ref not in self._uncarry:
+            self._uncarry[held.ref] = self._cluster.of_hosts.carry(held.ref, self._on_pod)
         self._observe(Spawned(held.incarnation))
         if (pod := held.look()) is not None:
             held.show(pod)
@@ -205,6 +208,7 @@ class KubePlatform:
         run = held.incarnation
         if self._held.get(run.key) is held:
             del self._held[run.key], self._by_pod[held.ref]
+            self._uncarry.pop(held.ref)()
         self._over[run.job, run.uid, run.member] = held.ref, held.pod
         self._observe(
             Exited(
@@ -269,9 +273,10 @@ class KubePlatform:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        for stop in self._unlisten:
+        for stop in (*self._unlisten, *self._uncarry.values()):
             stop()
         self._unlisten.clear()
+        self._uncarry.clear()
         for task in self._tasks | self._writes:
             task.cancel()
         self._held.clear()
