@@ -35,6 +35,7 @@ from rover_bus.node.presence import Presence
 LEASE_NAME = "rover-operator"
 REST_S = 60.0  # before what cannot help is tried again: keys or rights may be mended meanwhile
 LOOK_S = 5.0  # at nodes that are gone, and at daemons that failed
+CONNECTING = 8  # nodes at once: each has a few seconds for its first words with the broker, which a hundred at once outlast
 log = get_logger("rover.kube")
 
 
@@ -137,6 +138,7 @@ class NodeDaemons:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._read = reading_once()
         self._changed = asyncio.Event()
+        self._connecting = asyncio.Semaphore(CONNECTING)
 
     async def run(self) -> None:
         """Have one for each node until cancelled; then hand all members over."""
@@ -175,7 +177,8 @@ class NodeDaemons:
         """One daemon, until cancelled. One that fails is begun again at the next look."""
         try:
             host = name(host_of(node), "host")
-            bus = await self._options.connect(host)
+            async with self._connecting:
+                bus = await self._options.connect(host)
             try:
                 daemon = self._daemon(bus, node, host)
                 await daemon.run(
