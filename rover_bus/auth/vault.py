@@ -111,7 +111,9 @@ class Vault:
     def _tell_public_keys(self) -> None:
         """Write what a host needs to know of the accounts, beside the seeds that it must not have."""
         for account, key in self.keys_of_hosts.items():
-            write_secret(self._public_file(account), key + "\n")
+            file, told = self._public_file(account), key + "\n"
+            if not file.exists() or file.read_text() != told:  # an operator comes here for each of its nodes
+                write_secret(file, told)
 
     # -- what the broker needs -----------------------------------------------------------------------------------------
 
