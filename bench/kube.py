@@ -52,7 +52,6 @@ HOST = "bench"
 NODES, CHANGED = 100, 2  # members that a plan adds, and removes
 UNDER_WAY = 100
 PATIENCE_S = 300.0
-START_S = 60.0
 SETTLE_S = 20.0
 LEASE_S = 15.0
 MEBIBYTE = 1 << 20
@@ -276,7 +275,6 @@ async def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 await until(
                     lambda: len(bench.seen.registered) == NODES,
                     lambda: f"{len(bench.seen.registered)} nodes",
-                    START_S,
                 )
                 await bench.hand_in(options.jobs, options.members)
                 await asyncio.sleep(SETTLE_S)
