@@ -44,7 +44,7 @@ from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.events.subjects import host_facts as host_facts_of
 from rover_bus.events.subjects import job_fact
-from rover_bus.kube.crd import resource_definition
+from rover_bus.kube.crd import definitions
 from rover_bus.kube.object import API_VERSION, KIND
 from rover_bus.kube.pods import pod_name
 
@@ -265,7 +265,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         EmbeddedBroker(folder / "broker", rights=vault.server_configuration) as broker,
         control_plane(folder, NODES) as cluster,
     ):
-        cluster.apply([resource_definition()])
+        cluster.apply(list(definitions()))
         async with of_registrar(broker.url, vault.owner_credentials()) as bus:
             await bus.ensure(STREAMS, BUCKETS)
             bench = KubeBench(folder, cluster, broker, bus)

@@ -209,7 +209,7 @@ ALERTS: tuple[Alert, ...] = (
         "90m",
         {"job": "ads"},
         "`rover explain JOB`: what it changes, what it is believed to bring, and why not the others.",
-        "`rover plan approve JOB`, `rover plan reject JOB`, or on the page. `rover plan mode JOB auto` asks no person any more.",
+        "`rover plan approve JOB`, `rover plan reject JOB`, or on the page; of a RoverJob `kubectl rover kube approve JOB -n NAMESPACE`. `rover plan mode JOB auto` asks no person any more.",
     ),
     Alert(
         "RoverPredictionMissed",

@@ -49,6 +49,7 @@ async def operate(options: ServiceOptions, stop: asyncio.Event, ready: Callable[
         learn_tenant=partial(learn_tenant, vault),
         settings=options.settings,
         agents=_agents(options, vault),
+        plan_answers=options.plan_answers,
     )
     api, leasing = await Api.connect(options.kubeconfig), await Api.connect(options.kubeconfig)
     try:

@@ -37,11 +37,11 @@ from rover_bus.events.profiles import HostProfile, Profile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.purge_requests import ForgetRequest, PurgeReply, PurgeRequest
 from rover_bus.events.requests import METHODS, REPLIES
-from rover_bus.kube.crd import resource_definition
+from rover_bus.kube.crd import definitions, resource_definition
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DIRECTORY = Path(__file__).parents[2] / "schemas"
-DEFINITION = Path(__file__).parents[2] / "deploy" / "crd" / "roverjobs.yaml"
+DEFINITIONS = Path(__file__).parents[2] / "deploy" / "crd"
 TYPES: dict[str, type[msgspec.Struct]] = {**EVENTS, str(BrainBatch.__struct_config__.tag): BrainBatch}
 PARAMETERS = {
     "job": "the job's name",
@@ -64,9 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
         return write_corpus(options.corpus)
     files = dict(generate())
     if options.check:
-        return max(check(files, options.dir), check_definition())
-    DEFINITION.parent.mkdir(parents=True, exist_ok=True)
-    DEFINITION.write_text(definition())
+        return max(check(files, options.dir), *map(check_definition, definitions()))
+    DEFINITIONS.mkdir(parents=True, exist_ok=True)
+    for each in definitions():
+        definition_file(each).write_text(definition(each))
     options.dir.mkdir(exist_ok=True)
     for stale in {path.name for path in options.dir.iterdir()} - set(files):
         (options.dir / stale).unlink()
@@ -84,18 +85,25 @@ def check(files: dict[str, str], directory: Path) -> int:
     return 1 if drifted else 0
 
 
-def check_definition() -> int:
-    """Say whether the resource of Kubernetes differs from the job file's types; return 1 where it does."""
-    if DEFINITION.exists() and DEFINITION.read_text() == definition():
+def check_definition(made: dict[str, Any]) -> int:
+    """Say whether a resource of Kubernetes differs from our types; return 1 where it does."""
+    file = definition_file(made)
+    if file.exists() and file.read_text() == definition(made):
         return 0
-    sys.stderr.write(f"deploy/crd/{DEFINITION.name} has drifted: run `make schemas` and commit\n")
+    sys.stderr.write(f"deploy/crd/{file.name} has drifted: run `make schemas` and commit\n")
     return 1
 
 
-def definition() -> str:
-    """Return the text of RoverJob's resource definition."""
-    head = "# Written by `make schemas` from rover_bus/kube/crd.py and the types of the job file.\n"
-    return head + "".join(f"{line}\n" for line in to_yaml(resource_definition()))
+def definition_file(made: dict[str, Any]) -> Path:
+    """Return where a resource definition is written."""
+    return DEFINITIONS / f"{made['spec']['names']['plural']}.yaml"
+
+
+def definition(made: dict[str, Any]) -> str:
+    """Return the text of a resource definition."""
+    source = "crd.py and the types of the job file" if made == resource_definition() else "plan_answers.py"
+    head = f"# Written by `make schemas` from rover_bus/kube/{source}.\n"
+    return head + "".join(f"{line}\n" for line in to_yaml(made))
 
 
 def write_corpus(directory: Path) -> int:

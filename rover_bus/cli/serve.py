@@ -99,6 +99,7 @@ class ServiceOptions:
     node_memory: str
     agents: str
     sidecars: str
+    plan_answers: bool
     uid: str
     pass_file: str
     pod_token: str
@@ -168,6 +169,7 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     cluster.add_argument("--node-memory", default="", metavar="DIR")
     cluster.add_argument("--agents", default="", metavar="NAMESPACE/ACCOUNT")
     cluster.add_argument("--sidecars", default="", metavar="SIZE")
+    cluster.add_argument("--plan-answers", action="store_true")
     agent = parser.add_argument_group("node-agent")
     agent.add_argument("--uid", default=environment.get("ROVER_UID", ""))
     agent.add_argument("--pass-file", default="")

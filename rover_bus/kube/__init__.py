@@ -6,6 +6,7 @@ api.py (requests, at the pace of pace.py), watching.py (a cache of one kind that
 they are written and read), endings.py (how they ended), platform.py (the port of node/port.py for one node), held.py (one member),
 above what all nodes share: cluster.py, ends.py (what has ended, for successors), trials.py (whether a program starts); then
 what follows objects: runs.py (what facts say of a run), roverjobs.py (an object as it is read), conditions.py and notices.py (its
-status and its Events), known_objects.py (all that is known), objects.py (the decider), service.py (its shell);
+status and its Events), known_objects.py (all that is known), objects.py (the decider), plan_answers.py and answering.py (what
+people say of plans), service.py (its shell);
 at last the process: operator.py (a daemon for each node, and what follows objects), leading.py (which of several operators acts).
 """

@@ -1,5 +1,5 @@
-"""What the platforms of all nodes share: one connection, one cache of pods, of what has ended, of nodes, quotas and RoverJobs;
-what was tried of programs, and what nodes have left.
+"""What the platforms of all nodes share: one connection, one cache of pods, of what has ended, of nodes, quotas, RoverJobs and
+answers; what was tried of programs, and what nodes have left.
 
 Built once a process; each node's platform (platform.py) listens to it.
 """
@@ -16,6 +16,7 @@ from rover_bus.events.subjects import split_job
 from rover_bus.kube.api import Api
 from rover_bus.kube.ends import OF_ENDS
 from rover_bus.kube.kinds import CONFIG_MAP, NODE, POD, QUOTA, Ref
+from rover_bus.kube.plan_answers import PLAN_ANSWER
 from rover_bus.kube.pods import PodSettings
 from rover_bus.kube.rooms import OtherPods, allowed, share_out
 from rover_bus.kube.roverjobs import ROVER_JOB, RoverJob, uid_of
@@ -35,6 +36,7 @@ class KubeCluster:
         self.quotas = Mirror(api, QUOTA, namespaces, may_lack=True)
         self.objects = Mirror(api, ROVER_JOB, namespaces, may_lack=True)
         self.of_hosts = PodsOfHosts(self.pods)
+        self.answers = Mirror(api, PLAN_ANSWER, namespaces, may_lack=True)
         self.trials = PodTrials(api, self.settings, self.pods)
         self._namespaces = namespaces
         self._others, self._capacities = OtherPods(), dict[str, HostCapacity]()
@@ -56,7 +58,7 @@ class KubeCluster:
 
     @property
     def _mirrors(self) -> tuple[Mirror[Any], ...]:
-        return self.pods, self.ends, self.nodes, self.quotas, self.objects
+        return self.pods, self.ends, self.nodes, self.quotas, self.objects, self.answers
 
     # -- what nodes have left ------------------------------------------------------------------------------------------
 

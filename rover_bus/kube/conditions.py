@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from rover_bus.events.identity import Member
 from rover_bus.kube.object import CONDITIONS
+from rover_bus.kube.plan_answers import how_to_answer
 from rover_bus.kube.roverjobs import RoverJob
 from rover_bus.kube.runs import FollowedRun
 
@@ -51,6 +52,7 @@ class HandedIn:
 
     `changed`: keys that are not those which were handed in. `risk`: what it risks without checkpoints that outlive a node. `late`:
     it was asked to end because its deadline was over. `forgotten`: it ended, and nothing is known of it any more.
+    `answers`: PlanAnswers are taken.
     """
 
     invalid: str = ""
@@ -59,6 +61,7 @@ class HandedIn:
     risk: str = ""
     late: bool = False
     forgotten: bool = False
+    answers: bool = False
 
 
 def status_of(object_: RoverJob, run: FollowedRun | None, handing: HandedIn, now_s: float) -> dict[str, Any]:
@@ -141,17 +144,31 @@ def _running(object_: RoverJob, run: FollowedRun | None, handing: HandedIn) -> S
             "Running", False, "Suspended" if run.paused.is_asked else "Paused", run.paused.reason
         )
     if not run.is_planned:
-        return ShownCondition("Running", False, *_without_plan(run))
+        return ShownCondition("Running", False, *_without_plan(object_, run, handing))
     if not run.routed or not run.count("worker"):
         what = f"{_named(run.missing)} to join" if run.missing else "its servers to hold the model"
         return ShownCondition("Running", False, "Starting", f"waits for {what}{_stalled(run)}")
-    return ShownCondition("Running", True, "Training")
+    return ShownCondition("Running", True, "Training", _waiting_plan(object_, run, handing))
 
 
-def _without_plan(run: FollowedRun) -> tuple[str, str]:
+def _waiting_plan(object_: RoverJob, run: FollowedRun, handing: HandedIn) -> str:
+    """Return how the plan that waits is answered; "" where none does."""
     plan = run.plan
-    if plan is not None and plan.state == "waits":
-        return "PlanWaits", f"plan {plan.number} waits for a person: rover plan approve {run.job}"
+    if plan is None or plan.state != "waits" or plan.number in run.answers:
+        return ""
+    about = object_.metadata
+    other = (
+        f"; or {how_to_answer(about.namespace, about.name, plan.number)} (or Reject)"
+        if handing.answers
+        else ""
+    )
+    return f"plan {plan.number} waits for a person: rover plan approve {run.job}{other}"
+
+
+def _without_plan(object_: RoverJob, run: FollowedRun, handing: HandedIn) -> tuple[str, str]:
+    plan = run.plan
+    if waits := _waiting_plan(object_, run, handing):
+        return "PlanWaits", waits
     if run.withheld:
         return "NoRoom", run.withheld
     if plan is not None and plan.state != "refused":

@@ -11,6 +11,7 @@ from typing import Any
 from rover_bus.client.job_file import TABLES
 from rover_bus.events.job import JobSpec
 from rover_bus.kube.object import CONDITIONS, GROUP, KIND, NOT_KEYS, PLURAL, ROLES, SHORT, VERSION
+from rover_bus.kube.plan_answers import answer_definition
 from rover_bus.kube.structural import ANYTHING, MOST_TEXT, Schema, of_struct
 
 _NAME: Schema = {"type": "string", "maxLength": 253}
@@ -39,6 +40,11 @@ def resource_definition() -> dict[str, Any]:
             "versions": [_version()],
         },
     }
+
+
+def definitions() -> tuple[dict[str, Any], ...]:
+    """Return the definitions of all kinds that are ours, in the order in which they are installed."""
+    return resource_definition(), answer_definition()
 
 
 def _version() -> dict[str, Any]:

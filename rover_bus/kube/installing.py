@@ -21,7 +21,7 @@ from rover_bus.auth.rights import RoleName
 from rover_bus.auth.vault import Vault
 from rover_bus.events.errors import Refused
 from rover_bus.kube.api import Api, ApiRefused, ApiUnreachable, decoded
-from rover_bus.kube.crd import resource_definition
+from rover_bus.kube.crd import definitions
 from rover_bus.kube.kinds import (
     CONFIG_MAP,
     DEFINITION,
@@ -34,7 +34,7 @@ from rover_bus.kube.kinds import (
     O,
     Ref,
 )
-from rover_bus.kube.object import API_VERSION, GROUP, KIND, PLURAL, VERSION
+from rover_bus.kube.object import API_VERSION, GROUP, VERSION
 from rover_bus.kube.operator import LEASE_NAME
 from rover_bus.kube.pods import OURS
 from rover_bus.kube.roverjobs import ROVER_JOB
@@ -50,7 +50,7 @@ MOST_NAMED = 20
 
 
 class _Item(msgspec.Struct, frozen=True, kw_only=True):
-    """A RoverJob as it stands in a list, or any other object of which the rest does not matter."""
+    """An object of a kind of ours as it stands in a list, or any other one of which the rest does not matter."""
 
     metadata: Metadata = Metadata()
     spec: dict[str, Any] = {}
@@ -58,8 +58,10 @@ class _Item(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
+        """Whether nothing is to become of it: a job that has ended, an answer that is settled."""
         found = self.status.get("conditions", [])
-        return any(each.get("type") in ENDED and each.get("status") == "True" for each in found)
+        settled = "conditions" not in self.status and bool(self.status.get("state"))
+        return settled or any(each.get("type") in ENDED and each.get("status") == "True" for each in found)
 
 
 class _List(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,32 +154,42 @@ def _vault_of(data: Mapping[str, str]) -> Iterator[Vault]:
 # -- the definition --------------------------------------------------------------------------------------------------------
 
 
-async def put_definition(api: Api) -> None:
-    """Install the definition of RoverJob as this release has it. Raises Refused where an object that has not ended breaks it."""
-    wanted = resource_definition()
-    ref = Ref("", wanted["metadata"]["name"])
+async def put_definitions(api: Api) -> None:
+    """Install the definitions of our kinds as this release has them. Raises Refused where an object in use breaks one."""
+    there = [each for each in definitions() if await _is_there(api, each)]
+    for each in there:
+        await _try_objects(api, each)
+    for each in definitions():
+        ref = Ref("", each["metadata"]["name"])
+        if each in there:
+            await api.patch(DEFINITION, ref, {"spec": each["spec"]})
+        else:
+            await api.create(DEFINITION, "", each)
+        await _until_served(api, ref)
+
+
+async def _is_there(api: Api, wanted: Json) -> bool:
     try:
-        await api.read(DEFINITION, ref)
+        await api.read(DEFINITION, Ref("", wanted["metadata"]["name"]))
     except ApiRefused as error:
         if error.status != 404:
             raise
-        await api.create(DEFINITION, "", wanted)
-    else:
-        await _try_objects(api, wanted)
-        await api.patch(DEFINITION, ref, {"spec": wanted["spec"]})
-    await _until_served(api, ref)
+        return False
+    return True
 
 
 async def _try_objects(api: Api, wanted: Json) -> None:
-    jobs = [each for each in await _listed(api, ROVER_JOB.path(Ref("", ""))) if not each.is_over]
-    if not jobs:
+    names = wanted["spec"]["names"]
+    found = await _listed(api, f"/{ROVER_JOB.group}/{names['plural']}")
+    objects = [each for each in found if not each.is_over]
+    if not objects:
         return
     async with _schema_to_try(api, wanted):
-        broken = [words for each in jobs if (words := await _problem(api, each))]
+        broken = [words for each in objects if (words := await _problem(api, names, each))]
     if broken:
         shown = "; ".join(broken[:MOST_NAMED])
         raise Refused(
-            f"{len(broken)} RoverJobs that have not ended do not satisfy the new schema, so nothing was changed: {shown}",
+            f"{len(broken)} {names['kind']}s that have not ended do not satisfy the new schema, so nothing was changed: {shown}",
             "schema",
         )
 
@@ -187,7 +199,7 @@ async def _schema_to_try(api: Api, wanted: Json) -> AsyncIterator[None]:
     """Have the API server know the new schema under a group of its own."""
     names = {each: wanted["spec"]["names"][each] for each in ("kind", "listKind", "plural", "singular")}
     spec = {**wanted["spec"], "group": CHECK_GROUP, "names": names}
-    ref = Ref("", f"{PLURAL}.{CHECK_GROUP}")
+    ref = Ref("", f"{names['plural']}.{CHECK_GROUP}")
     try:
         await api.create(DEFINITION, "", {**wanted, "metadata": {"name": ref.name}, "spec": spec})
     except ApiRefused as error:
@@ -201,15 +213,15 @@ async def _schema_to_try(api: Api, wanted: Json) -> AsyncIterator[None]:
         await api.delete(DEFINITION, ref)
 
 
-async def _problem(api: Api, job: _Item) -> str:
+async def _problem(api: Api, names: Json, tried: _Item) -> str:
     """Return what the new schema says against an object; "" for nothing."""
-    about = job.metadata
-    path = f"/apis/{CHECK_GROUP}/{VERSION}/namespaces/{about.namespace}/{PLURAL}"
+    about = tried.metadata
+    path = f"/apis/{CHECK_GROUP}/{VERSION}/namespaces/{about.namespace}/{names['plural']}"
     body = {
         "apiVersion": API_VERSION.replace(GROUP, CHECK_GROUP),
-        "kind": KIND,
+        "kind": names["kind"],
         "metadata": {"name": about.name},
-        "spec": job.spec,
+        "spec": tried.spec,
     }
     query = [("dryRun", "All"), ("fieldValidation", "Strict")]
     try:

@@ -1,6 +1,6 @@
-"""What is known of RoverJobs: the objects as they are, the runs of their jobs, and what is on its way for each.
+"""What is known of RoverJobs: the objects as they are, the runs of their jobs, answers to plans, and what is on its way for each.
 
-Fed by service.py with what the API server holds and what FACTS says; read by objects.py, which decides on it. Pure.
+Fed by service.py with what the API server holds and what FACTS says; read by objects.py and answering.py, which decide on it. Pure.
 
 Seconds are Unix time throughout: deadlines and TTLs are counted from what brokers and API servers stamped.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from rover_bus.events.errors import InputError
 from rover_bus.events.facts import JobForgotten
@@ -18,11 +18,13 @@ from rover_bus.events.subjects import DEFAULT_TENANT, qualified, split_job
 from rover_bus.events.written_settings import Chosen
 from rover_bus.kube.kinds import Ref
 from rover_bus.kube.object import job_of
+from rover_bus.kube.plan_answers import PlanAnswer
 from rover_bus.kube.roverjobs import RoverJob, uid_of
 from rover_bus.kube.runs import FollowedRun, HeardFact, shown, take
 from rover_bus.kube.templates import check_templates
 
 ASKERS = "kubernetes/"  # before the namespace, in `by` of what objects ask for
+NONE_YET = PlanAnswer()
 FIRST_REST_S, MOST_REST_S = 0.5, 60.0  # after a write that failed, doubled
 
 
@@ -73,33 +75,73 @@ class TenantsKnown:
     tenants: frozenset[str]
 
 
-Happening = ObjectSeen | HeardFact | Acting | Acted | Chose | TenantsKnown
+@dataclass(frozen=True, slots=True)
+class AnswerSeen:
+    """An answer is so now; None: it is gone."""
+
+    ref: Ref
+    answer: PlanAnswer | None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerActing:
+    """The effect for an answer is being carried out. `states`: it is its word on a plan."""
+
+    ref: Ref
+    states: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerActed:
+    """It is done, as of an object."""
+
+    done: Acted
+
+
+Happening = (
+    ObjectSeen | HeardFact | Acting | Acted | Chose | TenantsKnown | AnswerSeen | AnswerActing | AnswerActed
+)
 
 # -- state -----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class KnownObject:
-    """An object, the job that it means (or why it means none), and what is on its way for it.
+class OnItsWay:
+    """What is being done for something. `version`, `sequence`: what must have been seen before anything else is decided on it."""
 
-    `object` None: it is gone, and its job is asked to end. `version`, `sequence`: what must have been seen before anything else.
-    """
-
-    object: RoverJob | None = None
-    job: JobSpec | None = None
-    invalid: str = ""
     acting: bool = False
     version: int = 0
     sequence: int = 0
     failures: int = 0
     not_before_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KnownObject(OnItsWay):
+    """An object, the job that it means (or why it means none). `object` None: it is gone, and its job is asked to end."""
+
+    object: RoverJob | None = None
+    job: JobSpec | None = None
+    invalid: str = ""
     status_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAnswer(OnItsWay):
+    """An answer. `states`: its word was stated, or may have been; it may not have been received yet."""
+
+    answer: PlanAnswer = NONE_YET
+    states: bool = False
+
+
+Way = TypeVar("Way", bound=OnItsWay)
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
     """Everything that is known. `namespaces`: whose objects are followed, "": all; `cluster`: what tells this cluster from others
-    on the bus, "": nothing; `forgotten`: runs, by their uids; `heard`: the newest fact received.
+    on the bus, "": nothing; `forgotten`: runs, by their uids; `heard`: the newest fact received; `proven`: a policy of the cluster
+    pins the name in an answer to the user who created it.
     """
 
     namespaces: frozenset[str] = frozenset({""})
@@ -110,6 +152,8 @@ class Objects:
     tenants: frozenset[str] = frozenset()
     forgotten: frozenset[str] = frozenset()
     heard: int = 0
+    answers: Mapping[Ref, KnownAnswer] = field(default_factory=dict)
+    proven: bool = False
 
     def tenant_of(self, ref: Ref) -> str:
         """Return whose job an object means. What began as a job of no tenant stays one, whatever tenant comes later."""
@@ -157,6 +201,16 @@ def evolve(state: Objects, happening: Happening) -> Objects:
             return _read_again(replace(state, chosen=chosen))
         case TenantsKnown(tenants):
             return _read_again(replace(state, tenants=tenants))
+        case AnswerSeen(ref, answer):
+            return _see_answer(state, ref, answer)
+        case AnswerActing(ref, states):
+            known = state.answers.get(ref)
+            return _with_answer(
+                state, ref, known and replace(known, acting=True, states=known.states or states)
+            )
+        case AnswerActed(done):
+            known = state.answers.get(done.ref)
+            return _with_answer(state, done.ref, known and _after(known, done))
         case _:
             assert_never(happening)
 
@@ -208,23 +262,41 @@ def _hear(state: Objects, heard: HeardFact) -> Objects:
 
 
 def _act(state: Objects, acted: Acted) -> Objects:
-    known = state.known.get(acted.ref, KnownObject())
+    known = _after(state.known.get(acted.ref, KnownObject()), acted)
+    known = replace(known, status_s=acted.at_s if acted.wrote_status else known.status_s)
+    run = state.run_of(acted.ref)
+    over = known.object is None and (run is None or run.end is not None)
+    return _with(state, acted.ref, None if over else known)
+
+
+def _after(known: Way, acted: Acted) -> Way:
+    """Return what is known once something was done, or failed: what failed rests, longer each time."""
     failures = known.failures + 1 if acted.problem else 0
     rest_s = min(FIRST_REST_S * 2 ** (failures - 1), MOST_REST_S) if failures else 0.0
     if not acted.version and not acted.sequence:
         rest_s = max(rest_s, FIRST_REST_S)  # nothing says when it has been seen
-    known = replace(
+    return replace(
         known,
         acting=False,
         version=max(known.version, acted.version),
         sequence=max(known.sequence, acted.sequence),
         failures=failures,
         not_before_s=acted.at_s + rest_s,
-        status_s=acted.at_s if acted.wrote_status else known.status_s,
     )
-    run = state.run_of(acted.ref)
-    over = known.object is None and (run is None or run.end is not None)
-    return _with(state, acted.ref, None if over else known)
+
+
+def _see_answer(state: Objects, ref: Ref, answer: PlanAnswer | None) -> Objects:
+    known = state.answers.get(ref, KnownAnswer())
+    if answer is None:
+        return _with_answer(state, ref, None)
+    if known.answer.metadata.uid != answer.metadata.uid:
+        known = KnownAnswer()
+    return _with_answer(state, ref, replace(known, answer=answer))
+
+
+def _with_answer(state: Objects, ref: Ref, known: KnownAnswer | None) -> Objects:
+    others = {each: value for each, value in state.answers.items() if each != ref}
+    return replace(state, answers=others if known is None else {**others, ref: known})
 
 
 def _with(state: Objects, ref: Ref, known: KnownObject | None) -> Objects:

@@ -55,6 +55,8 @@ def _words(fact: FactOfJob) -> Words | None:
             return NORMAL, "PlanApplied", f"plan {plan}: {size}{_because(why)}"
         case facts.PlanChecked(plan=plan, outcome="waits"):
             return NORMAL, "PlanWaits", f"plan {plan} waits for a person: rover plan approve {fact.job}"
+        case facts.PlanApproved(plan=plan, by=by, reason=why):
+            return NORMAL, "PlanApproved", f"{by or 'a person'} approves plan {plan}{_because(why)}"
         case facts.PlanRolledBack(plan=plan, by_plan=by_plan, constant=why):
             return NORMAL, "PlanRolledBack", f"plan {by_plan} takes back plan {plan}: {why.replace('_', ' ')}"
         case facts.JobPaused(by=by, reason=why):

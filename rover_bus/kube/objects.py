@@ -1,6 +1,7 @@
 """The decider of RoverJobs: objects as they are and facts of their jobs in; submissions, requests and writes to objects out.
 
-Asked at every Turn on what known_objects.py has evolved; service.py carries the effects out. The rules, each in one place:
+Asked at every Turn on what known_objects.py has evolved; service.py carries the effects out. answering.py has what
+becomes of answers to plans. The rules, each in one place:
 
 - An object is handed in once, under a uid made of its own, after our finalizer is on it. What means no job is never handed in.
 - The object wins: `spec.suspend` is what the job is asked for. A person's `rover pause | resume` becomes `spec.suspend`.
@@ -12,13 +13,14 @@ Asked at every Turn on what known_objects.py has evolved; service.py carries the
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
 from rover_bus.events.deciding import Turn, TurnDecider, WakeAt
 from rover_bus.events.job import JobSpec
 from rover_bus.events.subjects import qualified
+from rover_bus.kube.answering import ForAnswer, decide_answers
 from rover_bus.kube.conditions import HandedIn, differs, patch_of, status_of
 from rover_bus.kube.kinds import Ref
 from rover_bus.kube.known_objects import ASKERS, Happening, KnownObject, Objects, evolve
@@ -154,7 +156,7 @@ class ForObject:
     acts: tuple[Act, ...]
 
 
-Effect = ForObject | WakeAt
+Effect = ForObject | ForAnswer | WakeAt
 
 
 class ObjectsDecider(TurnDecider[Objects, Happening, Effect]):
@@ -182,6 +184,11 @@ def decide(state: Objects, now_s: float, leave_out: Collection[str] = ()) -> lis
                 acts.append(each)
         if acts:
             effects.append(ForObject(ref, tuple(acts)))
+    for answered in decide_answers(state, now_s, leave_out):
+        if isinstance(answered, WakeAt):
+            wakes.append(answered.at_s)
+        else:
+            effects.append(answered)
     return [*effects, WakeAt(min(wakes))] if wakes else effects
 
 
@@ -220,7 +227,7 @@ def _on(state: Objects, ref: Ref, known: KnownObject, now_s: float) -> Steps:
     elif own is None:
         yield from _hand_in(known, object_, run, by, now_s)
     elif own.end is None:
-        yield from _run(known, object_, own, by, now_s)
+        yield from _run(known, object_, own, by, now_s, state.proven)
     else:
         yield from _end(known, object_, own, by, now_s)
 
@@ -255,7 +262,9 @@ def _hand_in(known: KnownObject, object_: RoverJob, run: FollowedRun | None, by:
         yield HandIn(qualified(tenant, job.name), uid_of(object_.metadata), job, by)
 
 
-def _run(known: KnownObject, object_: RoverJob, run: FollowedRun, by: str, now_s: float) -> Steps:
+def _run(
+    known: KnownObject, object_: RoverJob, run: FollowedRun, by: str, now_s: float, proven: bool
+) -> Steps:
     if not object_.is_held:  # it was taken off: the job still has to be ended first
         yield KeepObject(object_)
         return
@@ -270,7 +279,8 @@ def _run(known: KnownObject, object_: RoverJob, run: FollowedRun, by: str, now_s
         yield from _ask(run, True, by, now_s)
     elif not object_.is_suspended and run.paused is not None and run.paused.is_asked:
         yield from _ask(run, False, by, now_s)
-    yield from _show(known, object_, run, _handed(known, run, by), now_s, at_once=fresh)
+    handing = replace(_handed(known, run, by), answers=proven)
+    yield from _show(known, object_, run, handing, now_s, at_once=fresh)
 
 
 def _end(known: KnownObject, object_: RoverJob, run: FollowedRun, by: str, now_s: float) -> Steps:

@@ -26,7 +26,7 @@ from rover_bus.kube.leading import LeaderLease
 from rover_bus.kube.platform import KubePlatform
 from rover_bus.kube.pods import KEPT, PodSettings, host_of, node_of, order_of
 from rover_bus.kube.reading_once import reading_once
-from rover_bus.kube.service import follow_objects
+from rover_bus.kube.service import Mirrors, follow_objects
 from rover_bus.node.daemon import Daemon
 from rover_bus.node.host import Host, no_credential
 from rover_bus.node.port import Incarnation
@@ -43,6 +43,7 @@ log = get_logger("rover.kube")
 class OperatorOptions:
     """What an operator is given. connect: a bus with the rights of a host's daemon; connect_asking: with those of what submits jobs
     and asks of them. namespaces: the first holds the Lease. agents: of nodes, to which it gives their rights; None: there are none.
+    plan_answers: a policy of the cluster pins the name in a PlanAnswer to its user; else they are refused.
     """
 
     pods: PodSettings
@@ -53,6 +54,7 @@ class OperatorOptions:
     learn_tenant: Callable[[bytes], None] = lambda _: None
     settings: Settings = DEFAULTS
     agents: AgentsOf | None = None
+    plan_answers: bool = False
     holder: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
 
@@ -108,7 +110,8 @@ async def _serve_objects(api: Api, options: OperatorOptions, cluster: KubeCluste
         try:
             bus = await options.connect_asking()
             try:
-                await follow_objects(api, bus, cluster.objects, options.namespaces)
+                mirrors = Mirrors(cluster.objects, cluster.answers)
+                await follow_objects(api, bus, mirrors, options.namespaces, proven=options.plan_answers)
             finally:
                 await bus.close()
         except RoverError as error:

@@ -39,6 +39,8 @@ FOLLOWED: tuple[type[JobFact], ...] = (
     facts.RuleSwitchedOn,
     facts.PlanProposed,
     facts.PlanChecked,
+    facts.PlanApproved,
+    facts.PlanRejected,
     facts.PlanRefused,
     facts.PlanWithheld,
     facts.PlanApplied,
@@ -77,6 +79,15 @@ class LastPlan:
     constant: str = ""
     words: str = ""
     state: str = "proposed"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWord:
+    """What a person said of a plan that waited, by whom, where it stands in FACTS."""
+
+    yes: bool
+    by: str
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +170,7 @@ class FollowedRun:
     newest: int = 0
     seats: Mapping[str, RunSeat] = field(default_factory=dict)
     plan: LastPlan | None = None
+    answers: Mapping[int, PlanWord] = field(default_factory=dict)  # by plan: the first word while it waited
     withheld: str = ""  # why the Brain plans nothing, as it last said
     routed: bool = False  # servers hold the model, or none is needed: batches may be leased
     paused: PauseState | None = None
@@ -290,7 +302,14 @@ def _plan(run: FollowedRun, heard: HeardFact) -> FollowedRun:
     match heard.fact:
         case facts.PlanProposed(plan=number, workers=workers, servers=servers) as fact:
             plan = LastPlan(number, workers, servers, fact.constant or fact.step, fact.reason)
-            return replace(run, plan=plan, withheld="")
+            answers = {each: word for each, word in run.answers.items() if each != number}
+            return replace(run, plan=plan, answers=answers, withheld="")
+        case facts.PlanApproved(plan=number, by=by) | facts.PlanRejected(plan=number, by=by):
+            waits = run.plan is not None and (run.plan.number, run.plan.state) == (number, "waits")
+            if not waits or number in run.answers:
+                return run
+            word = PlanWord(isinstance(heard.fact, facts.PlanApproved), by, heard.sequence)
+            return replace(run, answers={**run.answers, number: word})
         case facts.PlanChecked(plan=number, outcome="waits" | "observed" as outcome):
             return _became(run, number, outcome)
         case facts.PlanApplied(plan=number):

@@ -1,4 +1,4 @@
-"""What follows RoverJobs: objects and facts in, the decisions of objects.py out to the API server and the bus.
+"""What follows RoverJobs and answers to plans: objects and facts in, the decisions of objects.py out to the API server and the bus.
 
 The shell of this half; operator.py runs it while it leads. All that is known is rebuilt from the objects and from FACTS: nothing is
 decided before both have been read to their ends, because half of them asks for what the other half has had. What is to be done for
@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from typing import assert_never
+
+import msgspec
 
 from rover_bus.events.bus import Bus, Entry, Start, Stored, Subscription
 from rover_bus.events.deciding import Decider, WakeAt
 from rover_bus.events.errors import BadMessage, InputError, RoverError, TemporaryError
-from rover_bus.events.facts import JobPauseRequested, JobResumeRequested, JobStopRequested, JobSubmitted
+from rover_bus.events.facts import (
+    JobPauseRequested,
+    JobResumeRequested,
+    JobStopRequested,
+    JobSubmitted,
+    PlanApproved,
+    PlanRejected,
+)
 from rover_bus.events.forgetting import forget_job
 from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.events.logs import get_logger
@@ -25,11 +35,24 @@ from rover_bus.events.stating import hand_in, state_of_job
 from rover_bus.events.streams import OF_THE_CLUSTER, SETTINGS, TENANTS
 from rover_bus.events.subjects import everywhere, host_facts, job_facts, split_job
 from rover_bus.events.written_settings import load
+from rover_bus.kube.answering import AnswerAct, ForAnswer, OwnAnswer, SayAnswer, SettleAnswer
 from rover_bus.kube.api import Api, ApiRefused
+from rover_bus.kube.conditions import moment
 from rover_bus.kube.kinds import NAMESPACE, Json, Ref
-from rover_bus.kube.known_objects import Acted, Acting, Chose, Happening, Objects, ObjectSeen, TenantsKnown
+from rover_bus.kube.known_objects import (
+    Acted,
+    Acting,
+    AnswerActed,
+    AnswerActing,
+    AnswerSeen,
+    Chose,
+    Happening,
+    Objects,
+    ObjectSeen,
+    TenantsKnown,
+)
 from rover_bus.kube.notices import EVENT, Notice, event_of
-from rover_bus.kube.object import KIND, PLURAL
+from rover_bus.kube.object import API_VERSION, KIND, PLURAL
 from rover_bus.kube.objects import (
     Act,
     AskPause,
@@ -48,6 +71,7 @@ from rover_bus.kube.objects import (
     TellNotice,
     WriteStatus,
 )
+from rover_bus.kube.plan_answers import ANSWERS, PLAN_ANSWER, PlanAnswer
 from rover_bus.kube.roverjobs import FINALIZER, ROVER_JOB, RoverJob
 from rover_bus.kube.runs import FOLLOWED, FactOfJob, HeardFact
 from rover_bus.kube.watching import Mirror
@@ -67,11 +91,21 @@ class WholeFollowing(Following):
     start: Start = "first"
 
 
-async def follow_objects(api: Api, bus: Bus, objects: Mirror[RoverJob], namespaces: Sequence[str]) -> None:
-    """Follow RoverJobs until cancelled. `objects`: those of these namespaces ("": of all); another task keeps them up to date."""
+@dataclass(frozen=True, slots=True)
+class Mirrors:
+    """What the API server holds of our kinds; another task keeps it up to date."""
+
+    objects: Mirror[RoverJob]
+    answers: Mirror[PlanAnswer]
+
+
+async def follow_objects(
+    api: Api, bus: Bus, mirrors: Mirrors, namespaces: Sequence[str], *, proven: bool
+) -> None:
+    """Follow RoverJobs of these namespaces ("": of all), and answers to their plans, until cancelled. `proven`: as of Objects."""
     cluster = await identify(api)
     while True:
-        following = ObjectsShell(api, bus, objects, Objects(frozenset(namespaces), cluster))
+        following = ObjectsShell(api, bus, mirrors, Objects(frozenset(namespaces), cluster, proven=proven))
         await following.run()
         log.warning("facts of jobs are lost (a power cut?): everything is read again")
 
@@ -92,10 +126,10 @@ async def identify(api: Api) -> str:
 class ObjectsShell:
     """One life of it: from knowing nothing to the loss of what was known."""
 
-    def __init__(self, api: Api, bus: Bus, objects: Mirror[RoverJob], begin: Objects) -> None:
+    def __init__(self, api: Api, bus: Bus, mirrors: Mirrors, begin: Objects) -> None:
         self._api, self._bus = api, bus
         self._loop = asyncio.get_running_loop()
-        self._objects = objects
+        self._objects, self._answers = mirrors.objects, mirrors.answers
         subjects = everywhere(*(job_facts("*", each.kind()) for each in FOLLOWED))
         subjects = [*subjects, host_facts(fact=HostMemberStalled.kind())]
         self._told, self._lost = asyncio.Event(), asyncio.Event()
@@ -109,10 +143,12 @@ class ObjectsShell:
         """Return when the broker has lost what was read. Raises what reading it raises."""
         watches: list[Subscription] = []
         works = [asyncio.create_task(each) for each in (self._lost.wait(), self._begin())]
-        unlisten = self._objects.listen(self._on_object)
+        unlisten = [self._objects.listen(self._on_object), self._answers.listen(self._on_answer)]
         try:
             for ref in list(self._objects.objects):
                 self._on_object(ref)
+            for ref in list(self._answers.objects):
+                self._on_answer(ref)
             watches.append(await insist(lambda: self._bus.watch(TENANTS, "*", self._on_tenant)))
             watches.append(await insist(lambda: self._bus.watch(SETTINGS, OF_THE_CLUSTER, self._on_settings)))
             self._told.set()
@@ -121,7 +157,8 @@ class ObjectsShell:
                 for each in (await asyncio.wait(open_, return_when=asyncio.FIRST_COMPLETED))[0]:
                     each.result()
         finally:
-            unlisten()
+            for end in unlisten:
+                end()
             self._turns.end()
             for each in (*works, *self._acting):
                 each.cancel()
@@ -134,6 +171,7 @@ class ObjectsShell:
         await self._told.wait()
         await self._following.begin()
         await self._objects.ready()
+        await self._answers.ready()
         log.info("RoverJobs are followed", objects=len(self._objects.objects))
         self._turns.begin()
 
@@ -141,6 +179,9 @@ class ObjectsShell:
 
     def _on_object(self, ref: Ref) -> None:
         self._take(ObjectSeen(ref, self._objects.objects.get(ref)))
+
+    def _on_answer(self, ref: Ref) -> None:
+        self._take(AnswerSeen(ref, self._answers.objects.get(ref)))
 
     def _on_fact(self, stored: Stored) -> None:
         try:
@@ -169,19 +210,79 @@ class ObjectsShell:
 
     def _decide(self) -> float | None:
         now_s, wake = time.time(), list[float]()
-        jobs = map(self._decider.state.job_name, self._decider.state.known)
+        state = self._decider.state
+        meant = (Ref(ref.namespace, each.answer.spec.job) for ref, each in state.answers.items())
+        jobs = map(state.job_name, (*state.known, *meant))
         for effect in decide_turn(self._decider, now_s, jobs, self._failing):
             match effect:
                 case ForObject():
                     self._decider.decide(Acting(effect.ref), now_s)
-                    task = self._loop.create_task(self._carry(effect))
-                    self._acting.add(task)
-                    task.add_done_callback(self._acting.discard)
+                    self._begin_work(self._carry(effect))
+                case ForAnswer(ref, act):
+                    self._decider.decide(AnswerActing(ref, isinstance(act, SayAnswer)), now_s)
+                    self._begin_work(self._carry_answer(ref, act))
                 case WakeAt(at_s):
                     wake.append(self._loop.time() + at_s - now_s)
                 case _:
                     assert_never(effect)
         return min(wake, default=None)
+
+    def _begin_work(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._acting.add(task)
+        task.add_done_callback(self._acting.discard)
+
+    async def _carry_answer(self, ref: Ref, act: AnswerAct) -> None:
+        """Do one thing for an answer. What fails is decided again: its watch tells of it as it is now."""
+        version, sequence, problem = 0, 0, ""
+        try:
+            version, sequence = await self._do_answer(act)
+        except RoverError as error:
+            problem = str(error)
+            log.info("what is to be done for an answer is decided again", answer=str(ref), why=problem)
+        except Exception as error:  # noqa: BLE001 - an error of ours in one answer must not end all else
+            problem = repr(error)
+            log.error("an answer cannot be served", answer=str(ref), why=problem)
+        self._take(AnswerActed(Acted(ref, time.time(), version, sequence, problem)))
+
+    async def _do_answer(self, act: AnswerAct) -> tuple[int, int]:
+        """Do one thing; return the version that an answer has by it, and the sequence of a fact that will be heard."""
+        match act:
+            case OwnAnswer(answer, owner):
+                about = {"apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid}
+                owners = [msgspec.to_builtins(each) for each in answer.metadata.owner_references]
+                return await self._patch_answer(answer, owners=[*owners, about]), 0
+            case SayAnswer(job, plan, yes, by, reason, uid):
+                kind = PlanApproved if yes else PlanRejected
+                fact = kind(job=job, plan=plan, by=by, reason=reason)
+                sequence = await state_of_job(self._bus, fact, f"answer.{uid}", SOURCE)
+                return 0, sequence if "/" not in job else 0
+            case SettleAnswer(answer, state, reason, message, fact_):
+                time_ = moment(time.time())
+                became: Json = {"state": state, "reason": reason, "message": message, "time": time_}
+                status = {**became, "fact": fact_} if fact_ else became
+                return await self._patch_answer(answer, status=status), 0
+            case _:
+                assert_never(act)
+
+    async def _patch_answer(
+        self, answer: PlanAnswer, *, owners: list[Json] | None = None, status: Json | None = None
+    ) -> int:
+        """Change an answer as it was decided on; return its new version."""
+        about: Json = {"uid": answer.metadata.uid, "resourceVersion": answer.metadata.resource_version}
+        body: Json = {"metadata": about}
+        if owners is not None:
+            about["ownerReferences"] = owners
+        if status is not None:
+            body["status"] = status
+        which = "status" if status is not None else ""
+        written = await self._api.patch(PLAN_ANSWER, answer.metadata.ref, body, subresource=which)
+        if written.metadata.version == answer.metadata.version:
+            raise TemporaryError(
+                f"the API server keeps nothing of what is written to {ANSWERS}: apply deploy/crd/{ANSWERS}.yaml of this release"
+            )
+        self._answers.put(written)
+        return written.metadata.version
 
     async def _carry(self, work: ForObject) -> None:
         """Do what is to be done for one object, in order."""

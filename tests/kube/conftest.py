@@ -21,7 +21,7 @@ from kube_cluster import AUDIT_POLICY, START_S, Cluster, free_ports, kubelet
 from patience import until
 from pod_stacks import PodStack, pod_stack
 
-from rover_bus.kube.crd import resource_definition
+from rover_bus.kube.crd import definitions
 
 BESIDE = Path(__file__).parents[3] / "shared" / "kube"
 
@@ -67,12 +67,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Cluster:
-    """The cluster, with our resource; tests of the chart take it away."""
-    applied = cluster.kubectl("apply", "-f", "-", given=json.dumps(resource_definition()))
-    assert applied.returncode == 0, applied.stderr
-    name = resource_definition()["metadata"]["name"]
-    waited = cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
-    assert waited.returncode == 0, waited.stderr
+    """The cluster, with our resources; tests of the chart take them away."""
+    for each in definitions():
+        applied = cluster.kubectl("apply", "-f", "-", given=json.dumps(each))
+        assert applied.returncode == 0, applied.stderr
+        name = each["metadata"]["name"]
+        waited = cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+        assert waited.returncode == 0, waited.stderr
     return cluster
 
 

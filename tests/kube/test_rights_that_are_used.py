@@ -22,6 +22,8 @@ from kube_chart import (
 from kube_cluster import Cluster
 from patience import until
 
+from rover_bus.kube.plan_answers import answer_of
+
 # Granted, and used where a fault is injected: the tests that do.
 ELSEWHERE = {
     "patch pods/resize": "test_pods.py: cores and memory in place",
@@ -62,7 +64,7 @@ def granted(cluster: Cluster, values: dict[str, Any], folder: Path) -> set[str]:
 def test_each_right_is_used_and_none_is_missing(
     wide: bool, cluster: Cluster, release: Release, clicks: str, tmp_path: Path
 ) -> None:
-    """A job trains to its end and is removed by its time to live; another loses a worker, is deleted, and comes again."""
+    """A job trains to its end and is removed by its time to live; another loses a worker, is deleted, comes back, is answered."""
     values = values_here(clicks) | {"clusterWide": wide}
     done = release.install(values)
     assert done.returncode == 0, done.stderr + release.told()
@@ -79,6 +81,13 @@ def test_each_right_is_used_and_none_is_missing(
         until(lambda: not release.get("pods", "-l", "rover-bus.io/role=ps")["items"], "no server", 0.5)
         release.kubectl("apply", "-f", "-", given=long_job(clicks))
         until(lambda: release.conditions("long").get("Running") == "True", "it runs", 0.5)
+    answer = json.dumps(answer_of("long", 99, "Approve", whoami(release)))
+    release.kubectl("create", "-f", "-", given=answer)
+    until(
+        lambda: [each.get("status") for each in release.get("plananswers")["items"]] not in ([], [None]),
+        "what becomes of an answer",
+        0.5,
+    )
     release.kubectl("delete", "rj", "long", "--timeout=120s")
     until(
         lambda: not json.loads(release.kubectl("get", "rj", "-o", "json"))["items"],
@@ -91,6 +100,11 @@ def test_each_right_is_used_and_none_is_missing(
     used = {what for what, _ in asked}
     assert allowed - used - ELSEWHERE.keys() == set(), "granted, and used for nothing"
     assert ELSEWHERE.keys() <= allowed, "what is used elsewhere is still granted"
+
+
+def whoami(release: Release) -> str:
+    """Return the user's name as the API server has it."""
+    return release.kubectl("auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
 
 
 def workers_of(release: Release, job: str) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ MATRIX: dict[str, dict[str, Any]] = {
         "keepOnUninstall": True,
     },
     "an administrator's definition": {"definition": False, "viewerRole": False, "networkPolicies": False},
+    "no answers by objects": {"planAnswers": False},
     "neither keys nor a definition to make": {
         "definition": False,
         "nats": {"url": "tls://n:4222", "secret": "w"},
@@ -103,6 +104,16 @@ def test_values_that_mean_nothing_are_refused(
     made = rendered(cluster, values, tmp_path)
     assert made.returncode != 0
     assert "values don't meet the specifications of the schema" in made.stderr
+
+
+def test_operators_take_answers_only_where_a_policy_pins_their_names(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    for given in (True, False):
+        made = rendered(cluster, {"planAnswers": given}, tmp_path).stdout
+        assert ("--plan-answers" in made) is given
+        assert ("ValidatingAdmissionPolicyBinding" in made) is given
+        assert ("rover-default-approver" in made) is given
 
 
 def test_what_watches_the_page_has_its_port_and_the_alerts_of_the_runbook(

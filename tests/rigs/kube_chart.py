@@ -18,7 +18,7 @@ from outside import rover
 from patience import until
 
 from rover_bus.auth.key_folder import PARTS
-from rover_bus.kube.crd import resource_definition
+from rover_bus.kube.crd import definitions
 from rover_bus.kube.object import API_VERSION, KIND
 
 REPOSITORY = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ CHART = REPOSITORY / "deploy" / "helm" / "rover"
 DATA = "/usr/share/rover"  # where the image has clicks to try with
 ROWS = 4_000
 KEYS = ["rover-keys", *sorted(f"rover-keys-{process}" for process in PARTS)]  # Secrets of a release
-DEFINITION = resource_definition()["metadata"]["name"]
+DEFINITION, ANSWERS_DEFINITION = DEFINITIONS = [each["metadata"]["name"] for each in definitions()]
 
 
 def make_clicks(folder: str) -> list[str]:
@@ -128,13 +128,13 @@ class Release:
 
 
 def remove_definition(cluster: Cluster) -> None:
-    """Take our resource away, with what other tests left of it: no operator is there that would let their objects go."""
+    """Take our resources away, with what other tests left of it: no operator is there that would let their objects go."""
     listed = cluster.kubectl("get", "rj", "--all-namespaces", "-o", "json")
     for each in json.loads(listed.stdout)["items"]:
         about = each["metadata"]
         patch = ("--type=merge", "-p", '{"metadata": {"finalizers": null}}')
         cluster.kubectl("-n", about["namespace"], "patch", "rj", about["name"], *patch)
-    gone = cluster.kubectl("delete", "crd", DEFINITION, "--timeout=60s")
+    gone = cluster.kubectl("delete", "crd", *DEFINITIONS, "--timeout=60s")
     assert gone.returncode == 0, gone.stderr
 
 

@@ -29,8 +29,9 @@ from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.events.subjects import job_fact, job_facts
 from rover_bus.kube.api import Api, ApiRefused, ApiUnreachable
 from rover_bus.kube.kinds import Json, Ref
+from rover_bus.kube.plan_answers import PLAN_ANSWER
 from rover_bus.kube.roverjobs import ROVER_JOB, RoverJob
-from rover_bus.kube.service import follow_objects
+from rover_bus.kube.service import Mirrors, follow_objects
 from rover_bus.kube.watching import Mirror
 
 SPEC: dict[str, Any] = {
@@ -186,16 +187,18 @@ class Stage:
 
     @asynccontextmanager
     async def operator(
-        self, mortal: Mortal | None = None, api_class: type[MortalApi] = MortalApi
+        self, mortal: Mortal | None = None, api_class: type[MortalApi] = MortalApi, *, proven: bool = True
     ) -> AsyncIterator[Mortal]:
-        """An operator of this namespace; at the end it is gone, as after SIGKILL."""
+        """An operator of this namespace; at the end it is gone, as after SIGKILL. `proven`: it takes answers to plans."""
         mortal = mortal or Mortal()
         api = await api_class.connect(str(self.cluster.config))
         bus = await MortalBus.connect(self.broker.url, secret=self.broker.secret)
         await bus.ensure(STREAMS, BUCKETS)
         api.mortal = bus.mortal = mortal
-        objects = Mirror(api, ROVER_JOB, [self.ref.namespace])
-        works = (objects.run(), follow_objects(api, bus, objects, [self.ref.namespace]))
+        here = [self.ref.namespace]
+        mirrors = Mirrors(Mirror(api, ROVER_JOB, here), Mirror(api, PLAN_ANSWER, here))
+        following_them = follow_objects(api, bus, mirrors, here, proven=proven)
+        works = (mirrors.objects.run(), mirrors.answers.run(), following_them)
         following = [asyncio.create_task(each) for each in works]
         try:
             yield mortal

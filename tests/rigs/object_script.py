@@ -11,6 +11,7 @@ import copy
 import json
 import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, get_args
 
 import msgspec
@@ -25,10 +26,21 @@ from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.kube import objects
+from rover_bus.kube.answering import AnswerAct, ForAnswer, OwnAnswer, SayAnswer, SettleAnswer
 from rover_bus.kube.kinds import Ref
-from rover_bus.kube.known_objects import Acted, Acting, Chose, Objects, ObjectSeen
+from rover_bus.kube.known_objects import (
+    Acted,
+    Acting,
+    AnswerActed,
+    AnswerActing,
+    AnswerSeen,
+    Chose,
+    Objects,
+    ObjectSeen,
+)
 from rover_bus.kube.notices import event_of
 from rover_bus.kube.objects import ForObject, ObjectsDecider
+from rover_bus.kube.plan_answers import PlanAnswer
 from rover_bus.kube.roverjobs import FINALIZER, RoverJob
 from rover_bus.kube.runs import HeardFact
 
@@ -60,14 +72,15 @@ class ObjectScript:
 
     def __init__(self) -> None:
         self.now = BEGUN_S
-        self.version, self.sequence, self.position = 100, 0, 0
+        self.version, self.answer_version, self.sequence, self.position = 100, 100, 0, 0
         self.object: dict[str, Any] | None = None
+        self.answers: dict[Ref, dict[str, Any]] = {}
         self.facts: list[HeardFact] = []
         self.events: set[str] = set()
         self.wakes: list[float] = []
         self.deaf = False
         self.early: list[str] = []  # what was done while time passed
-        self.decider = ObjectsDecider(Objects())
+        self.decider = ObjectsDecider(Objects(proven=True))
 
     def run(self, line: str) -> list[str]:
         """Run one command and return what was done, a line each."""
@@ -159,6 +172,19 @@ class ObjectScript:
             early += [f"@{self.now - BEGUN_S:g} {line.strip()}" for line in self._settle()]
         self.now, self.early = end, early
 
+    def do_answer(self, name: str, answer: str, plan: str, **words: str) -> None:
+        """`kubectl create` of a PlanAnswer; a person has no other way to change it than to delete it."""
+        ref = Ref(words.pop("namespace", REF.namespace), name)
+        made_ = msgspec.to_builtins(self._time())
+        meta = {"name": name, "namespace": ref.namespace, "uid": f"{name}-uid", "creationTimestamp": made_}
+        spec = {"job": words.pop("job", REF.name), "plan": int(plan), "answer": answer, **words}
+        self.answers[ref] = {"metadata": meta, "spec": spec, "status": {}}
+        self._answer_changed(ref)
+
+    def do_unproven(self) -> None:
+        """The cluster has no policy that pins the name in an answer."""
+        self.decider = ObjectsDecider(replace(self.decider.state, proven=False))
+
     def do_deaf(self) -> None:
         """Facts that are stored from here on are delivered later, by `hear`."""
         self.deaf = True
@@ -183,11 +209,11 @@ class ObjectScript:
         for _ in range(50):
             effects = self.decider.decide(Turn(), self.now).effects
             self.wakes = [each.at_s for each in effects if isinstance(each, WakeAt)]
-            work = [each for each in effects if isinstance(each, ForObject)]
+            work = [each for each in effects if not isinstance(each, WakeAt)]
             if not work:
                 return lines
             for each in work:
-                lines += self._carry(each)
+                lines += self._carry(each) if isinstance(each, ForObject) else self._carry_answer(each)
         raise AssertionError(f"it does not come to rest: {lines[-6:]}")
 
     def _carry(self, work: ForObject) -> Iterable[str]:
@@ -199,6 +225,39 @@ class ObjectScript:
         version = self.version if self.version > before_version else 0
         sequence = self.sequence if self.sequence > before_sequence else 0
         self.decider.decide(Acted(work.ref, self.now, version, sequence, "", wrote), self.now)
+
+    def _carry_answer(self, work: ForAnswer) -> Iterable[str]:
+        self.decider.decide(AnswerActing(work.ref, isinstance(work.act, SayAnswer)), self.now)
+        before_version, before_sequence = self.answer_version, self.sequence
+        told = self._do_answer(work.ref, work.act)
+        version = self.answer_version if self.answer_version > before_version else 0
+        sequence = self.sequence if self.sequence > before_sequence else 0
+        self.decider.decide(AnswerActed(Acted(work.ref, self.now, version, sequence)), self.now)
+        yield f"  {work.ref.name}: {told}"
+
+    def _do_answer(self, ref: Ref, act: AnswerAct) -> str:
+        match act:
+            case OwnAnswer(_, owner):
+                about = {"apiVersion": "v", "kind": "RoverJob", "name": owner.name, "uid": owner.uid}
+                self.answers[ref]["metadata"]["ownerReferences"] = [about]
+                self._answer_changed(ref)
+                return f"belongs to {owner.name}"
+            case SayAnswer(job, plan, yes, by, reason):
+                kind = f.PlanApproved if yes else f.PlanRejected
+                self._tell(kind(job=job, plan=plan, by=by, reason=reason))
+                return f"{kind.kind()} plan={plan} by={by}"
+            case SettleAnswer(_, state, reason, message, fact):
+                self.answers[ref]["status"] = {"state": state}
+                self._answer_changed(ref)
+                return f"{state} {reason}: {message}{f' [{fact}]' if fact else ''}"
+
+    def _answer_changed(self, ref: Ref) -> None:
+        self.answer_version += 1
+        self.answers[ref]["metadata"]["resourceVersion"] = str(self.answer_version)
+        self.decider.decide(AnswerSeen(ref, self._answer(ref)), self.now)
+
+    def _answer(self, ref: Ref) -> PlanAnswer:
+        return msgspec.convert(copy.deepcopy(self.answers[ref]), PlanAnswer)
 
     def _do(self, act: objects.Act) -> Iterable[str]:
         match act:
@@ -286,17 +345,17 @@ class ObjectScript:
         """An operator that starts now, long after the last status was written, finds the same: it writes progress at most."""
         if self.deaf:
             return
-        heir = ObjectsDecider(Objects(chosen=self.decider.state.chosen))
+        state = self.decider.state
+        heir = ObjectsDecider(Objects(chosen=state.chosen, proven=state.proven))
+        for ref in self.answers:
+            heir.decide(AnswerSeen(ref, self._answer(ref)), self.now)
         if self.object is not None:
             heir.decide(ObjectSeen(REF, self._seen()), self.now)
         for each in self.facts:
             heir.decide(each, self.now)
-        left = [
-            act
-            for each in heir.decide(Turn(), self.now).effects
-            if isinstance(each, ForObject)
-            for act in each.acts
-        ]
+        effects = heir.decide(Turn(), self.now).effects
+        assert not [each for each in effects if isinstance(each, ForAnswer)]
+        left = [act for each in effects if isinstance(each, ForObject) for act in each.acts]
         for act in left:
             assert isinstance(act, objects.WriteStatus), f"a successor does {act}"
             assert set(act.patch), act.patch

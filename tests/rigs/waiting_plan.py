@@ -54,7 +54,7 @@ def waiting_plan(folder: Path) -> Iterator[Scene]:
         until(
             lambda: shown(page, job).get("committed"), "training", more=lambda: page.ask("/api/v1/jobs").body
         )
-        asyncio.run(_propose(folder / "state", job.name))
+        asyncio.run(propose(folder / "state", job.name))
         until(
             lambda: shown(page, job)["plan_waits"] == PLAN,
             "a plan that waits",
@@ -69,11 +69,11 @@ def shown(page: AskedPage, job: SmallJob) -> dict[str, Any]:
     return next((each for each in page.ask("/api/v1/jobs").json if each["job"] == job.name), {})
 
 
-async def _propose(home: Path, job: str) -> None:
+async def propose(home: Path, job: str, plan: int = PLAN) -> None:
     """Store a plan as a Brain would that wants two workers: none here would try that while the test lasts."""
-    place, size = (1_000_000, 0), {"workers": 2, "servers": 1}
+    place, size = (1_000_000 + plan, 0), {"workers": 2, "servers": 1}
     fact = PlanProposed(
-        job=job, plan=PLAN, brain_term=1, brain_position=place, step="scale", mode="approve", **size
+        job=job, plan=plan, brain_term=1, brain_position=place, step="scale", mode="approve", **size
     )
     body, id_ = encode(fact), event_id("brain", 1, 1, place)
     envelope = Envelope(id=id_, type=fact.tag(), source="brain", job=job, term=1, digest=digest(body))

@@ -1,10 +1,11 @@
-"""`rover kube`: what a cluster takes, made of a job file; what an installation needs before its pods start, and leaves behind."""
+"""`rover kube`: what a cluster takes, made of a job file; answers to plans; what an installation needs first, and leaves behind."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -48,7 +49,7 @@ def render(job_file: Path, name: str) -> None:
 @click.option(
     "--agents", default="", metavar="SECRET", help="Have this Secret hold the pass of nodes' agents."
 )
-@click.option("--definition", is_flag=True, help="Have the cluster know RoverJob as this release does.")
+@click.option("--definition", is_flag=True, help="Have the cluster know our kinds as this release does.")
 @_kubeconfig
 def prepare(namespace: str, keys: str, agents: str, definition: bool, kubeconfig: str) -> None:
     """Make what an installation needs before its pods start. May be repeated: keys that are there stay.
@@ -56,15 +57,15 @@ def prepare(namespace: str, keys: str, agents: str, definition: bool, kubeconfig
     A definition that a RoverJob which has not ended does not satisfy is refused (exit code 3), and the RoverJob is named.
     """
     from rover_bus.kube.api import Api
-    from rover_bus.kube.installing import keep_keys, keep_parts, keep_pass, put_definition
+    from rover_bus.kube.installing import keep_keys, keep_parts, keep_pass, put_definitions
     from rover_bus.kube.kinds import Ref
 
     async def work() -> None:
         api = await Api.connect(kubeconfig)
         try:
             if definition:
-                await put_definition(api)
-                click.echo("definition: as this release has it")
+                await put_definitions(api)
+                click.echo("definitions: as this release has them")
             if keys:
                 made = await keep_keys(api, Ref(namespace, keys))
                 click.echo(f"keys: {len(made)} made, in the Secret {namespace}/{keys}")
@@ -76,6 +77,57 @@ def prepare(namespace: str, keys: str, agents: str, definition: bool, kubeconfig
             await api.close()
 
     asyncio.run(work())
+
+
+def _answering(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command what an answer to a plan needs."""
+    options = (
+        click.argument("job"),
+        click.argument("number", type=click.IntRange(1), required=False, metavar="[PLAN]"),
+        click.option("--namespace", "-n", required=True, help="Of the RoverJob."),
+        click.option("--reason", default="", help="Why: it stands in the job's history."),
+        _kubeconfig,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@kube.command()
+@_answering
+def approve(**answer: Any) -> None:
+    """Let the plan of RoverJob JOB that waits pass, as the user of your kubeconfig: creates a PlanAnswer."""
+    _answer("Approve", **answer)
+
+
+@kube.command()
+@_answering
+def reject(**answer: Any) -> None:
+    """Refuse the plan of RoverJob JOB that waits, as the user of your kubeconfig: creates a PlanAnswer."""
+    _answer("Reject", **answer)
+
+
+def _answer(
+    answer: Literal["Approve", "Reject"],
+    *,
+    job: str,
+    number: int | None,
+    namespace: str,
+    reason: str,
+    kubeconfig: str,
+) -> None:
+    from rover_bus.kube.answer_by_hand import answer_plan
+    from rover_bus.kube.api import Api
+    from rover_bus.kube.kinds import Ref
+
+    async def work() -> str:
+        api = await Api.connect(kubeconfig)
+        try:
+            return await answer_plan(api, Ref(namespace, job), number, answer, reason)
+        finally:
+            await api.close()
+
+    click.echo(asyncio.run(work()))
 
 
 @kube.command()

@@ -45,6 +45,11 @@ from rover_bus.cli.service_words import words_of
     help="Instead of agents of nodes: one in each server's pod, which stages at most so much.",
 )
 @click.option(
+    "--plan-answers",
+    is_flag=True,
+    help="A policy of the cluster pins the name in a PlanAnswer to its user: take them.",
+)
+@click.option(
     "--python", default="python", show_default=True, help="The interpreter with rover_bus in the image."
 )
 @click.option(
@@ -66,7 +71,14 @@ from rover_bus.cli.service_words import words_of
 @keys_option
 @click.option("--ready-file", default="", metavar="FILE", help="Written once it serves, or stands by.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting of docs/settings.md.")
-def operator(namespaces: tuple[str, ...], sets: tuple[str, ...], keys: str, state: str, **named: str) -> None:
+def operator(
+    namespaces: tuple[str, ...],
+    sets: tuple[str, ...],
+    keys: str,
+    state: str,
+    plan_answers: bool,
+    **named: str,
+) -> None:
     """Run the members of jobs as pods, until Ctrl-C.
 
     Of several operators one leads, by a Lease in the first namespace. Members run on while there is none.
@@ -78,4 +90,5 @@ def operator(namespaces: tuple[str, ...], sets: tuple[str, ...], keys: str, stat
 
     if keys:
         named["secret_file"] = secret_of(Home.find(state), keys, "daemon")
-    sys.exit(serve.main(["operator", *words_of(named, namespace=namespaces, set=sets)]))
+    flags = ["--plan-answers"] * plan_answers
+    sys.exit(serve.main(["operator", *flags, *words_of(named, namespace=namespaces, set=sets)]))
