@@ -13,9 +13,11 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from api_proxy import ApiProxy, api_proxy
 from kube_chart import make_clicks
 from kube_cluster import AUDIT_POLICY, START_S, Cluster, free_ports, kubelet
 from patience import until
@@ -109,4 +111,19 @@ def namespace(cluster: Cluster) -> str:
 def stack(cluster: Cluster, node: str, namespace: str, tmp_path: Path) -> Iterator[PodStack]:
     """A stack whose members are pods of this namespace."""
     with pod_stack(cluster, namespace, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[ApiProxy]:
+    with api_proxy(cluster, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def stack_by_proxy(
+    proxy: ApiProxy, cluster: Cluster, node: str, namespace: str, tmp_path: Path
+) -> Iterator[PodStack]:
+    """A stack whose operator asks through the proxy."""
+    with pod_stack(replace(cluster, config=proxy.config), namespace, tmp_path) as made:
         yield made

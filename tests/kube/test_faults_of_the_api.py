@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from api_proxy import ApiProxy, api_proxy
+from api_proxy import ApiProxy
 from kube_cluster import Cluster
-from pod_faults import ends, job_to_scale, name_of, planned, running, scale, until_as_planned
-from pod_stacks import PodStack, pod_stack
+from pod_faults import ends_once, job_to_scale, name_of, planned, scale, until_as_planned
+from pod_stacks import PodStack
 from small_job import SmallJob
 
 from rover_bus.events.identity import IN_ORDER
@@ -23,16 +19,8 @@ SIZES = (4, 2)
 
 
 @pytest.fixture
-def proxy(cluster: Cluster, tmp_path: Path) -> Iterator[ApiProxy]:
-    with api_proxy(cluster, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def stack(proxy: ApiProxy, cluster: Cluster, node: str, namespace: str, tmp_path: Path) -> Iterator[PodStack]:
-    """A stack whose operator asks through the proxy."""
-    with pod_stack(replace(cluster, config=proxy.config), namespace, tmp_path) as made:
-        yield made
+def stack(stack_by_proxy: PodStack) -> PodStack:
+    return stack_by_proxy
 
 
 @pytest.fixture
@@ -84,39 +72,3 @@ def test_an_api_server_that_says_too_many(
         )  # one that is turned away at its start fails
     assert proxy.refused >= len(SIZES)
     ends_as_planned(cluster, namespace, job)
-
-
-def test_an_operator_that_is_killed_after_a_write(
-    cluster: Cluster, namespace: str, proxy: ApiProxy, stack: PodStack, job: SmallJob
-) -> None:
-    """The first pod of a scale-out is made, and the operator never learns it."""
-    job.submit()
-    until_as_planned(cluster, namespace, job, workers=2, servers=1)
-    killed = kill_after(proxy, stack, 1)
-    scale(job, 3)
-    until_as_planned(cluster, namespace, job, workers=3, servers=1)
-    assert len(killed) == 1
-    ends_once(cluster, namespace, job)
-
-
-def kill_after(proxy: ApiProxy, stack: PodStack, count: int) -> list[int]:
-    """Kill the operator once the server has done so many writes from here on; the returned list grows with each kill."""
-    begun, killed = proxy.writes, list[int]()
-
-    def look() -> None:
-        if proxy.writes - begun == count:
-            pid = stack.services["daemon"].pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
-
-    proxy.after_write = look
-    return killed
-
-
-def ends_once(cluster: Cluster, namespace: str, job: SmallJob) -> None:
-    """Each end is published once, all samples are applied once, and no pod is left."""
-    members = [str(each) for each in ends(job)]
-    assert len(members) == len(set(members))
-    job.complete()
-    job.until(lambda: not running(cluster, namespace), "no member's pod")

@@ -12,6 +12,7 @@ import pytest
 from kube_cluster import Cluster
 from pod_faults import (
     cause_of_end,
+    committed,
     ends,
     job_to_scale,
     pod_of,
@@ -201,8 +202,3 @@ def test_an_operator_that_is_dead_for_a_minute(
     assert cause_of_end(slow, ended)["reason"] == "killed"
     slow.complete()
     slow.until(lambda: not running(cluster, namespace), "no member's pod")
-
-
-def committed(job: SmallJob) -> int:
-    """Return how many samples were trained at the last report."""
-    return max((each["committed"] for each in job.facts("job.reported")), default=0)

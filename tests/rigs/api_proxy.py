@@ -38,7 +38,7 @@ WRITE_AGAIN_S = "1"
 
 class ApiProxy:
     """`config`: a kubeconfig that leads through it. `refuse_every`: of so many writes one is refused (429); 0: none. `after_write`:
-    called when the server has done a write, before its client is answered. Writes of Leases do not count.
+    called when the server has done a write (`done`: how many), before its client is answered. Writes of Leases do not count.
     """
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
@@ -49,7 +49,7 @@ class ApiProxy:
         server["server"] = f"https://127.0.0.1:{self._port}"
         self.config = folder / "proxy.kubeconfig"
         self.config.write_bytes(msgspec.yaml.encode(given))
-        self.refuse_every, self.refused, self.writes = 0, 0, 0
+        self.refuse_every, self.refused, self.writes, self.done = 0, 0, 0, 0
         self.after_write: Callable[[], None] = lambda: None
         self._past = asyncio.Event()
 
@@ -95,6 +95,7 @@ class ApiProxy:
         ) as answer:
             if counts and answer.status < 300:
                 await answer.read()
+                self.done += 1
                 self.after_write()
             kept = {key: value for key, value in answer.headers.items() if key not in ENDS}
             response = web.StreamResponse(status=answer.status, headers=kept)

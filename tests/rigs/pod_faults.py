@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from api_proxy import ApiProxy
 from kube_cluster import Cluster
 from patience import until
+from pod_stacks import PodStack
 from small_job import SmallJob
 
 SHOWN = "rover-bus.io/job"
+QUIET_LOOKS = 5  # a second apart
 
 
 def planned(job: SmallJob) -> set[str]:
@@ -98,3 +103,42 @@ def scale(job: SmallJob, workers: int) -> None:
     """Ask for so many workers, and do not wait for them."""
     done = job.rover("scale", job.name, "--workers", str(workers), "--no-wait")
     assert done.returncode == 0, done.stderr
+
+
+def ends_once(cluster: Cluster, namespace: str, job: SmallJob) -> None:
+    """Each end is published once, all samples are applied once, and no pod is left."""
+    members = [str(each) for each in ends(job)]
+    assert len(members) == len(set(members))
+    job.complete()
+    job.until(lambda: not running(cluster, namespace), "no member's pod")
+
+
+def kill_after(proxy: ApiProxy, stack: PodStack, count: int) -> list[int]:
+    """Kill the operator once the server has done so many writes from here on; the returned list grows with each kill."""
+    begun, killed = proxy.done, list[int]()
+
+    def look() -> None:
+        if proxy.done - begun >= count and not killed:
+            pid = stack.services["daemon"].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+    proxy.after_write = look
+    return killed
+
+
+def until_quiet(proxy: ApiProxy) -> None:
+    """Wait until the operator has nothing left to write."""
+    seen = list[int]()
+
+    def is_quiet() -> bool:
+        seen.append(proxy.writes)
+        return len(seen) > QUIET_LOOKS and len(set(seen[-QUIET_LOOKS:])) == 1
+
+    until(is_quiet, "no further write", 1.0)
+
+
+def committed(job: SmallJob) -> int:
+    """Return how many samples were trained at the last report."""
+    return max((each["committed"] for each in job.facts("job.reported")), default=0)

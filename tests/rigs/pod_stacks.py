@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from kube_cluster import Cluster
+from patience import PATIENCE_S
 
 from rover_bus.cli.stack import RunningStack
-from rover_bus.cli.supervisor import service_command
+from rover_bus.cli.supervisor import SupervisedService, service_command
 
 
 class PodStack(RunningStack):
@@ -36,12 +38,36 @@ class PodStack(RunningStack):
     @contextmanager
     def no_operator(self) -> Iterator[None]:
         """Kill the operator, and start none until the `with` ends."""
-        assert self._supervisor is not None
-        with self._supervisor.pause:
+        with self.no_restart():
             killed = self.services["daemon"].pid
             assert killed is not None
             os.kill(killed, signal.SIGKILL)
             yield
+
+    @contextmanager
+    def no_restart(self) -> Iterator[None]:
+        """Leave services that are killed dead until the `with` ends."""
+        assert self._supervisor is not None
+        with self._supervisor.pause:
+            yield
+
+    @contextmanager
+    def second_operator(self) -> Iterator[SupervisedService]:
+        """Another operator of this stack, which stands by; it is not started again."""
+        first = self.services["daemon"].order
+        order = replace(
+            first,
+            name="second operator",
+            log_file=first.log_file.with_name("second-operator.log"),
+            ready_file=first.ready_file.with_name("second-operator.ready"),
+        )
+        second = SupervisedService(order)
+        second.start()
+        try:
+            second.wait_until_ready(time.monotonic() + PATIENCE_S)
+            yield second
+        finally:
+            second.stop(PATIENCE_S)
 
 
 @contextmanager
