@@ -83,6 +83,10 @@ def _call(purpose: str, *calls: str) -> tuple[Right, ...]:
     return tuple(Right("stream API", f"{API}.{call}", purpose) for call in calls)
 
 
+def _call_of_control(purpose: str, *calls: str) -> tuple[Right, ...]:
+    return tuple(Right("stream API", f"{subjects.CONTROL}{API}.{call}", purpose) for call in calls)
+
+
 def _in_tenants(rights: Iterable[Right]) -> tuple[Right, ...]:
     """Return rights in the control account to the same of every tenant's account."""
     stored = [
@@ -289,6 +293,11 @@ MASTER = Role(
         *_subscribe("questions about services", ABOUT_SERVICES),
         *_request("purges of its job", subjects.keeper(JOB, PURGE)),
         *_reading(LOG, FACT_STREAM, *(bucket_stream(each) for each in (LEADERS, ROUTING, POSITIONS, PURGED))),
+        *_call("the format of the stack", f"STREAM.MSG.GET.{bucket_stream(SETTINGS)}"),
+        *_call_of_control(
+            "the same, of a tenant's job",
+            f"DIRECT.GET.{bucket_stream(SETTINGS)}.{_entry(SETTINGS, FORMAT_KEY)}",
+        ),
     ),
     answers=True,
 )
@@ -348,6 +357,7 @@ OPERATOR = Role(
             *(subjects.cluster_facts(each.kind()) for each in OF_PEOPLE_ON_CLUSTER),
         ),
         *_publish("forgetting a job", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
+        *_publish("the format of the stack (`rover upgrade`)", _entry(SETTINGS, FORMAT_KEY)),
         *_publish("how far what follows RoverJobs has read", _entry(POSITIONS, "all.kube.*")),
         *_request("would a program start", subjects.daemon("*", "program")),
         *_request("what members wrote", subjects.daemon("*", "log")),

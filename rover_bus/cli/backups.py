@@ -29,7 +29,7 @@ from rover_bus.events import snapshots
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import InputError
 from rover_bus.events.facts import JobRestored
-from rover_bus.events.formats import FORMAT, NewerFormat, explain
+from rover_bus.events.formats import FORMAT, NewerFormat, explain, noted_format
 from rover_bus.events.journal import Journal
 from rover_bus.events.log import LogBatch, Record
 from rover_bus.events.nats_bus import NatsBus
@@ -59,13 +59,15 @@ async def take_backup(url: str, vault: Vault, directory: Path) -> BackupAbout:
     taken_ms, tenants = time.time_ns() // 1_000_000, list(vault.tenants)
     part = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}")
     try:
+        async with of_registrar(url, vault.owner_credentials()) as owner:
+            written = (await noted_format(owner))[0].format  # before what is in it is taken
         size = 0
         for is_log in (False, True):
             for tenant in (DEFAULT_TENANT, *tenants):
                 async with of_registrar(url, vault.owner_credentials(tenant)) as owner:
                     size += await _take_streams(owner, _place(part, tenant), is_log)
         about = BackupAbout(
-            format=FORMAT, release=__version__, taken_ms=taken_ms, tenants=tenants, bytes=size
+            format=written, release=__version__, taken_ms=taken_ms, tenants=tenants, bytes=size
         )
         _finish(part, directory, about)
     except OSError as error:

@@ -73,6 +73,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "fit": ("fit", "Fit measured throughput and predict unmeasured sizes."),
         "backup": ("backup", "Write what the broker of this machine stores into a directory."),
         "restore": ("backup", "Put a backup into the state directory of a stack that does not run."),
+        "upgrade": ("upgrade", "List which release each process runs; raise the stack's format."),
         "doctor": ("doctor", "Check this machine and a running stack."),
     },
 }

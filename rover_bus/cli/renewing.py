@@ -11,8 +11,6 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from rover_bus.auth.rotation import accept, offer_key
 from rover_bus.auth.secret_files import write_secret
 from rover_bus.auth.vault import Vault
@@ -21,8 +19,8 @@ from rover_bus.events.bus import Bus, Entry
 from rover_bus.events.errors import RoverError
 from rover_bus.events.logs import get_logger
 from rover_bus.events.nats_jetstream import bucket_stream
-from rover_bus.events.positions import POSITION_TTL_S, FollowerPosition, of_all
-from rover_bus.events.streams import POSITIONS, TENANTS
+from rover_bus.events.positions import FollowerPosition, of_all, report
+from rover_bus.events.streams import TENANTS
 from rover_bus.node.local.layout import StateDirectory
 from rover_bus.node.turns import insist
 
@@ -54,13 +52,9 @@ async def renew_members(bus: Bus, vault: Vault, secret_file: str, host: str, hom
                 continue
             log.info("members are signed by new keys", host=host, renewed=renewed)
             taken = FollowerPosition(stream=bucket_stream(TENANTS), subjects=[key], position=entry.revision)
-            await insist(partial(_report, bus, host, msgspec.json.encode(taken)))
+            await insist(partial(report, bus, taken_position(host), taken))
     finally:
         await watching.stop()
-
-
-async def _report(bus: Bus, host: str, taken: bytes) -> None:
-    await bus.put(POSITIONS, taken_position(host), taken, ttl_s=POSITION_TTL_S)
 
 
 def _renew(vault: Vault, host: str, home: StateDirectory) -> int:

@@ -38,7 +38,7 @@ from rover_bus.cli.supervisor import StartRefusal
 from rover_bus.events import credentials, subjects
 from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
-from rover_bus.events.formats import note_format, written_format
+from rover_bus.events.formats import note_format, unless_newer, written_format
 from rover_bus.events.job import PlanMode
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.logs import bind, get_logger
@@ -213,7 +213,7 @@ async def _join_and_work(options: ServiceOptions, stop: asyncio.Event) -> None:
             options.health.bus = bus
             work = _ROLES[options.role](bus, options, stop)
             if options.role in DECLARING:
-                work = unless_restored(bus, await stack_timeline(bus), work)
+                work = unless_newer(bus, unless_restored(bus, await stack_timeline(bus), work))
             await unless_turned_away(bus, work if rights is None else rights.renewed_while(work))
 
 

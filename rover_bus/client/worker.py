@@ -19,10 +19,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from rover_bus import __version__
 from rover_bus.client.lease import NO_REMARK, Assigned, HeldLease, Work
 from rover_bus.client.pace import Pace
 from rover_bus.client.spans import HighWater, cut
 from rover_bus.events.errors import Refused
+from rover_bus.events.formats import FORMAT
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.requests import (
@@ -275,7 +277,13 @@ class Worker:
 
     def _join(self) -> JoinRequest:
         return JoinRequest(
-            member=self.member, nonce=self._nonce, host=self._host, pid=self._pid, version=self._version
+            member=self.member,
+            nonce=self._nonce,
+            host=self._host,
+            pid=self._pid,
+            version=self._version,
+            release=__version__,
+            format=FORMAT,
         )
 
     def _goodbye(self) -> Request:

@@ -16,6 +16,7 @@ from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.errors import BadMessage, TooLarge, UnknownVersion
 from rover_bus.events.facts import FACTS
 from rover_bus.events.join_requests import AgentJoinRequest, HostJoinReply, HostJoinRequest
+from rover_bus.events.later_forms import LATER, as_read
 from rover_bus.events.log import LogBatch
 from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.profiles import PROFILES, AnyProfile
@@ -50,6 +51,7 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     AgentJoinRequest,
     HostJoinReply,
     LogBatch,
+    *LATER,
 )
 EVENTS: dict[str, type[msgspec.Struct]] = {str(cls.__struct_config__.tag): cls for cls in _TYPES}
 assert len(EVENTS) == len(_TYPES), f"{set(_TYPES) - set(EVENTS.values())}: a later event has this tag too"
@@ -86,12 +88,15 @@ def check_input(body: bytes, what: str, payload_bytes: int) -> None:
 
 
 def decode_any(body: bytes) -> msgspec.Struct:
-    """Decode a body of any known type by its tag. Raises BadMessage or UnknownVersion."""
+    """Decode a body of any known type by its tag; what a later format writes otherwise, in the form that readers know.
+
+    Raises BadMessage or UnknownVersion.
+    """
     tag = type_of(body)
     cls = EVENTS.get(tag)
     if cls is None:
         raise _explain(body, "an event", ValueError(f"unknown type {tag!r}"))
-    return decode(body, cls)
+    return as_read(decode(body, cls))
 
 
 def decode_profile(body: bytes) -> AnyProfile:

@@ -156,6 +156,7 @@ class MemberAdmitted(MasterFact, frozen=True, kw_only=True, tag="member.admitted
     """An incarnation of a member is known to the master and may take part. `start`: what a server starts from (P5).
 
     `stages_at`: what keeps a server's parts where it is not the daemon of its host: it goes when the server goes.
+    `release`, `format`: what it runs, and the last format that it reads; "" and 1 of one that says neither (0.3.0).
     """
 
     member: Member
@@ -165,6 +166,8 @@ class MemberAdmitted(MasterFact, frozen=True, kw_only=True, tag="member.admitted
     addresses: list[str] = []
     start: ServerStart | None = None
     stages_at: str = ""
+    release: str = ""
+    format: Count = 1
 
 
 class MemberLost(MasterFact, frozen=True, kw_only=True, tag="member.lost.v1"):

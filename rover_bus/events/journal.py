@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
+import msgspec
 import xxhash
 
 from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, Stored
-from rover_bus.events.codec import decode, encode, format_of
+from rover_bus.events.codec import MAX_BODY_BYTES, decode, encode, format_of
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import (
     BadMessage,
@@ -26,6 +27,7 @@ from rover_bus.events.errors import (
     WrongSequence,
 )
 from rover_bus.events.formats import FORMAT, NewerFormat, explain
+from rover_bus.events.later_forms import as_read, as_written, least_format
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import Record, RecordPiece, SnapshotChunk
 from rover_bus.events.logs import get_logger
@@ -61,6 +63,7 @@ class Journal:
     ) -> None:
         self.bus, self.subject, self.job, self.holder = bus, subject, job, holder
         self.batch_type, self.wall_ms = batch_type, wall_ms
+        self.writes = 1  # the stack's format: what is appended is in it
         self.sequence = 0  # of the last batch in the log
         self.term = 0  # of the last batch, or ours when we lead
         self.timeline = 0
@@ -124,7 +127,7 @@ class Journal:
             whole = self._pieces.take(stored)
             if whole is None:
                 return stored
-            batch: Any = decode(whole, self.batch_type, most_bytes=len(whole)) if whole else None
+            batch: Any = _read(whole, self.batch_type, len(whole)) if whole else None
         except BadMessage as error:
             if format_of(whole or b"") > FORMAT:
                 raise self._newer(whole or b"") from None
@@ -145,7 +148,7 @@ class Journal:
     def decode(self, stored: Stored) -> Any:
         """Return the batch in a stored message. Raises LogDamaged: no service may lead from a log that it cannot read."""
         try:
-            return decode(stored.body, self.batch_type)
+            return _read(stored.body, self.batch_type, MAX_BODY_BYTES)
         except BadMessage as error:
             if format_of(stored.body) > FORMAT:
                 raise self._newer(stored.body) from None
@@ -229,20 +232,21 @@ class Journal:
         return [*(Append([piece], ()) for piece in pieces), Append([last], records)]
 
     def _encode(self, records: Sequence[Any]) -> bytes:
+        written = [as_written(each, self.writes) for each in records]
         batch = self.batch_type(
             job=self.job,
             timeline=self.timeline,
             term=self.term,
             holder=self.holder,
             number=self.number,
-            records=list(records),
+            records=written,
             inputs=self.inputs,
             after="" if self._last is None else _name(self._last),
             failed=self.failed,
             snapshot=self.snapshot,
             published=self.published,
             waiting=self.waiting,
-            format=FORMAT,
+            format=least_format(written),
             log_bytes=self.log_bytes,
             time_ms=self.wall_ms(),
         )
@@ -367,6 +371,14 @@ class Journal:
 
 def _name(batch: tuple[int, int, str, int]) -> str:
     return ":".join(map(str, batch))
+
+
+def _read(body: bytes, batch_type: type[Any], most_bytes: int) -> Any:
+    """Decode a batch, its records in the form that deciders know. Raises BadMessage."""
+    batch = decode(body, batch_type, most_bytes=most_bytes)
+    if least_format(batch.records) == 1:
+        return batch
+    return msgspec.structs.replace(batch, records=[as_read(each) for each in batch.records])
 
 
 class SnapshotReader:

@@ -25,6 +25,7 @@ from rover_bus.events.fact import Unpublished as Unpublished
 from rover_bus.events.facts import FACTS, PlanProposed
 from rover_bus.events.identity import ExitReason, Member
 from rover_bus.events.job import PlanMode
+from rover_bus.events.later_forms import MembersDesiredV2
 
 # -- the job -----------------------------------------------------------------------------------------------------------
 
@@ -304,4 +305,4 @@ else:
 class LogBatch(BatchHeader, frozen=True, kw_only=True, tag="log.batch.v1"):
     """One append of a master: records decided together (group commit), behind the header that every log's batches bear."""
 
-    records: list[AnyRecord | RecordPiece]
+    records: list[AnyRecord | MembersDesiredV2 | RecordPiece]

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rover_bus.events import subjects
@@ -23,6 +23,7 @@ from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import BusError, InputError, NotConnected
 from rover_bus.events.facts import Fact, JobFact, Position
 from rover_bus.events.host_facts import HostFact
+from rover_bus.events.later_forms import as_written
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import digest, event_id
@@ -67,6 +68,7 @@ class Outbox:
     def __init__(self, bus: Bus, origin: str, source: str, facts_after: FactsAfter) -> None:
         self.bus, self.origin, self.source = bus, origin, source
         self.timeline = 0
+        self.writes = 1  # the stack's format: what leaves is in it
         self.left = Published()  # the last fact that has left
         self._left_on = ""  # its subject
         self._facts_after = facts_after
@@ -151,8 +153,9 @@ class Outbox:
     async def _publish(self, item: FactOut) -> None:
         await self._look_back()
         bus, fact = of_account(self.bus, item.fact)
-        body = encode(fact)
-        headers = write_headers(item, body, self.origin, self.timeline, self.source)
+        written = as_written(fact, self.writes)
+        body = encode(written)
+        headers = write_headers(replace(item, fact=written), body, self.origin, self.timeline, self.source)
         subject, name = subject_of(fact), headers[MESSAGE_ID]
         store = partial(bus.append, FACTS, subject, body, headers=headers, timeout_s=PATIENCE_S)
         # The number of a tenant's fact is another stream's: its copy in ours lies behind what left before.

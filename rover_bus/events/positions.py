@@ -13,8 +13,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from rover_bus import __version__
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError
+from rover_bus.events.formats import FORMAT
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import POSITIONS, PURGED
 from rover_bus.events.subjects import matches
@@ -26,11 +28,16 @@ log = get_logger("rover.positions")
 
 
 class FollowerPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is stored under `subjects` up to stream sequence `position` has been read, and needs no second reading."""
+    """All that is stored under `subjects` up to stream sequence `position` has been read, and needs no second reading.
+
+    `release`, `format`: the follower's, and the last format that it reads (formats.py); "" and 1 of one that says neither.
+    """
 
     stream: str
     subjects: list[str]
     position: int
+    release: str = ""
+    format: int = 1
 
 
 def of_job(job: str, name: str = ">") -> str:
@@ -43,11 +50,17 @@ def of_all(name: str = ">") -> str:
     return f"all.{name}"
 
 
+async def report(bus: Bus, key: str, position: FollowerPosition) -> None:
+    """Say once how far a follower is, and which formats it reads. Raises BusError."""
+    said = msgspec.structs.replace(position, release=__version__, format=FORMAT)
+    await bus.put(POSITIONS, key, msgspec.json.encode(said), ttl_s=POSITION_TTL_S)
+
+
 async def report_for_ever(bus: Bus, key: str, position: Callable[[], FollowerPosition]) -> None:
     """Report again and again how far a follower is: one that is silent for POSITION_TTL_S does not count."""
     while True:
         with contextlib.suppress(BusError):
-            await bus.put(POSITIONS, key, msgspec.json.encode(position()), ttl_s=POSITION_TTL_S)
+            await report(bus, key, position())
         await asyncio.sleep(REPORT_S)
 
 

@@ -84,7 +84,10 @@ class SlotTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinRequest(Request, frozen=True, kw_only=True, tag="join.v1"):
-    """A process asks to be its member. `nonce` makes it idempotent; incarnation 0 asks for one."""
+    """A process asks to be its member. `nonce` makes it idempotent; incarnation 0 asks for one.
+
+    `release`, `format`: of rover_bus in it, and the last format that it reads.
+    """
 
     nonce: str
     host: str = ""
@@ -92,6 +95,8 @@ class JoinRequest(Request, frozen=True, kw_only=True, tag="join.v1"):
     addresses: list[str] = []  # a server's
     stages_at: str = ""  # a server's, whose parts its host's daemon does not keep: what does
     version: str = ""
+    release: str = ""
+    format: int = 1
 
 
 class JoinReply(Reply, frozen=True, kw_only=True, tag="joined.v1"):

@@ -53,6 +53,8 @@ def join(state: State, request: JoinRequest) -> Steps:
         pid=request.pid,
         addresses=request.addresses,
         stages_at=request.stages_at,
+        release=request.release,
+        format=max(request.format, 1),
         start=recovery.start_of(state, member) if member.role == "ps" else None,
         cause=cause,
     )

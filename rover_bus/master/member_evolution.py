@@ -54,6 +54,8 @@ def _admit(state: State, record: facts.MemberAdmitted) -> None:
         seats.wants(member),
         record.start,
         record.stages_at,
+        release=record.release,
+        format=record.format,
     )
     if member.role == "worker" and state.ledger is not None:
         state.ledger.admit(member.index, member.incarnation)

@@ -63,6 +63,8 @@ class Admitted(msgspec.Struct, omit_defaults=True):
     stages_at: str = ""
     taken: ExitReason | Literal[""] = ""
     taken_cause: str = ""
+    release: str = ""  # what it runs, "" of one that does not say it
+    format: int = 1  # and the last format that it reads
 
     @property
     def keeper(self) -> str:

@@ -16,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rover_bus import __version__
 from rover_bus.events import subjects
 from rover_bus.events.asking import Master
 from rover_bus.events.bus import Bus, Subscription
 from rover_bus.events.checkpoints import CutOrder, PartReport, RestoreOrder
 from rover_bus.events.errors import BusError, Refused
+from rover_bus.events.formats import FORMAT
 from rover_bus.events.identity import Member
 from rover_bus.events.logs import get_logger
 from rover_bus.events.requests import (
@@ -417,6 +419,8 @@ async def serve_job(
         pid=place.pid,
         addresses=server.addresses,
         stages_at=place.stages_at,
+        release=__version__,
+        format=FORMAT,
     )
     run, run_patiently = partial(_run_on, server), partial(_run_on, server, patient=True)
     thread = TableThread(core, run, run_patiently, time.thread_time)

@@ -1,4 +1,5 @@
 """Each part alone new, then alone old, while a job trains and its processes are killed: every sample once, nothing unreadable.
+Then all new, and the format raised meanwhile; afterwards the former release is refused.
 
 The parts of a mix are processes of one stack; which release each runs is chosen as its interpreter starts (mixed/sitecustomize.py).
 """
@@ -21,9 +22,17 @@ from outside import ROVER, living, rover
 from patience import until
 from small_job import SmallJob
 
+from rover_bus.cli.connection import Address, visit
+from rover_bus.cli.home import Home
+from rover_bus.events.codec import type_of
+from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.streams import FACTS
+from rover_bus.events.subjects import job_facts
+
 pytestmark = pytest.mark.chaos
 PARTS = ("command", "brain", "daemon", "master", "standby", "server", "library")
-IN_CI = (("master", "new"), ("daemon", "old"), ("library", "old"))
+IN_CI = (("master", "new"), ("daemon", "old"))  # and the stack that is raised
+RAISED = "members.desired.v2"  # what is written in format 2 alone
 DISTURBED_S = 60.0
 BETWEEN_S = 4.0
 VICTIMS = ("worker", "ps", "master", "brain", "daemon")
@@ -34,13 +43,20 @@ class MixedStack:
 
     def __init__(self, folder: Path, former: Path, old: frozenset[str]) -> None:
         self.home, self.notes, self._log = folder / "state", folder / "notes", folder / "up.log"
-        self.notes.mkdir()
+        self.notes.mkdir(exist_ok=True)
         self.variables = {
             "PYTHONPATH": str(Path(__file__).parent / "mixed"),
             "MIXED_OLD": str(former),
             "MIXED_PARTS": ",".join(sorted(old)),
             "MIXED_NOTES": str(self.notes),
         }
+
+    def makes_a_stack(self) -> None:
+        """Make the stack, as the release that was did, and let it rest: nothing of that is a note of the mix."""
+        with self.runs():
+            pass
+        for note in self.notes.iterdir():
+            note.unlink()
 
     @contextmanager
     def runs(self) -> Iterator[psutil.Process]:
@@ -120,17 +136,13 @@ def mixes() -> list[object]:
 def test_a_job_trains_through_kills_in_a_mix_of_releases(
     old: frozenset[str], former: Path, tmp_path: Path
 ) -> None:
-    mix, chance = MixedStack(tmp_path, former, old), random.Random(1)
+    MixedStack(tmp_path, former, frozenset(PARTS)).makes_a_stack()
+    mix = MixedStack(tmp_path, former, old)
     with mix.runs() as stack:
         job = job_of(mix, tmp_path)
         job.submit()
         job.until(lambda: job.facts("checkpoint.ready"), "a first checkpoint")
-        ends_s = time.monotonic() + DISTURBED_S
-        for number in range(10**9):
-            if time.monotonic() > ends_s:
-                break
-            kill_one(VICTIMS[number % len(VICTIMS)], mix.home, job.name, stack, chance)
-            time.sleep(BETWEEN_S)
+        disturb(mix, job, stack, DISTURBED_S)
         for command in ("", "command"):
             assert_readable(job, mix.variables | {"MIXED_PARTS": command})
         job.complete()
@@ -138,6 +150,65 @@ def test_a_job_trains_through_kills_in_a_mix_of_releases(
     assert not {each for each in mix.ran() if each.endswith("-old")} - {
         f"{part}-old" for part in (*old, "command")
     }
+
+
+def disturb(mix: MixedStack, job: MixedJob, stack: psutil.Process, seconds: float) -> None:
+    """Kill one process after the other, of each part in turn."""
+    chance, ends_s = random.Random(1), time.monotonic() + seconds
+    for number in range(10**9):
+        if time.monotonic() > ends_s:
+            return
+        kill_one(VICTIMS[number % len(VICTIMS)], mix.home, job.name, stack, chance)
+        time.sleep(BETWEEN_S)
+
+
+def test_a_stack_is_raised_while_a_job_trains_through_kills_and_nothing_older_starts_in_it(
+    former: Path, tmp_path: Path
+) -> None:
+    old = MixedStack(tmp_path, former, frozenset(PARTS))
+    old.makes_a_stack()
+    mix = MixedStack(tmp_path, former, frozenset())
+    with mix.runs() as stack:
+        job = job_of(mix, tmp_path)
+        job.submit()
+        job.until(lambda: job.facts("checkpoint.ready"), "a first checkpoint")
+        assert RAISED not in written(job)
+        raising = subprocess.Popen(
+            [*ROVER, "upgrade", "--dir", str(mix.home)], env=os.environ | mix.variables, cwd=tmp_path
+        )
+        disturb(mix, job, stack, DISTURBED_S / 2)
+        assert raising.wait(120) == 0
+        again = job.rover("upgrade")
+        assert (again.returncode, "already" in again.stdout) == (0, True), again.stderr
+        disturb(mix, job, stack, DISTURBED_S / 2)
+        job.until(lambda: RAISED in written(job), "what format 2 allows")
+        assert_readable(job, mix.variables)
+        admitted = [fact.get("format") for fact in job.facts("member.admitted")]
+        assert set(admitted) == {2}
+        job.complete()
+    for parts in (PARTS, ("daemon",)):
+        refused = rover("up", "--detach", home=mix.home, **mix.variables | {"MIXED_PARTS": ",".join(parts)})
+        assert refused.returncode == 9, refused.stderr
+        assert "go on with release 0.4.0 or a later one, or restore a backup" in refused.stderr
+
+
+def test_a_new_stack_of_this_release_is_refused_to_the_former_one(former: Path, tmp_path: Path) -> None:
+    new = MixedStack(tmp_path, former, frozenset())
+    new.makes_a_stack()
+    refused = rover("up", "--detach", home=new.home, **new.variables | {"MIXED_PARTS": ",".join(PARTS)})
+    assert refused.returncode == 9, refused.stderr
+    assert "restore a backup from before the format was raised" in refused.stderr
+
+
+def written(job: SmallJob) -> set[str]:
+    """Return the types of what is stored of the members that shall be."""
+
+    async def read(bus: NatsBus) -> set[str]:
+        subject = job_facts(job.name, "members.desired")
+        return {type_of(each.body) async for each in bus.read(FACTS, subject)}
+
+    home = Home(job.home)
+    return visit(Address(home.read_record().url, home.secret_file, home), read)
 
 
 def assert_readable(job: SmallJob, variables: dict[str, str]) -> None:

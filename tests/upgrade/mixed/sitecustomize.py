@@ -7,6 +7,7 @@ server, library (a worker's program). Standard library only: it runs in every in
 
 import os
 import sys
+from importlib.machinery import PathFinder
 
 
 def part_of(words, environment):
@@ -21,16 +22,34 @@ def part_of(words, environment):
     return "library" if environment.get("ROVER_ROLE") == "worker" else ""
 
 
+class FormerFinder:
+    """Finds the package of the other release before any path is looked at: `python -m` puts the directory it runs in first."""
+
+    def __init__(self, part):
+        self.part = part
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "rover_bus":
+            return None
+        note(f"{self.part}-old")
+        return PathFinder.find_spec(name, [os.environ["MIXED_OLD"]])
+
+
+def note(ran):
+    """Note what a process runs, as `daemon-old`."""
+    with open(os.path.join(os.environ["MIXED_NOTES"], ran), "a") as notes:
+        notes.write(f"{os.getpid()}\n")
+
+
 def choose():
-    """Put the other release first on the path of a process of the parts that run it."""
+    """Have a process of the parts that run the other release import that."""
     part = part_of(sys.orig_argv, os.environ)
     if not part:
         return
-    is_old = part in os.environ["MIXED_PARTS"].split(",")
-    if is_old:
-        sys.path.insert(0, os.environ["MIXED_OLD"])
-    with open(os.path.join(os.environ["MIXED_NOTES"], f"{part}-{'old' if is_old else 'new'}"), "a") as notes:
-        notes.write(f"{os.getpid()}\n")
+    if part in os.environ["MIXED_PARTS"].split(","):
+        sys.meta_path.insert(0, FormerFinder(part))
+    else:
+        note(f"{part}-new")
 
 
 if "MIXED_OLD" in os.environ:
