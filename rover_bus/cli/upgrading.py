@@ -14,7 +14,7 @@ import msgspec
 from rover_bus.cli.views.history import read_jobs
 from rover_bus.cli.views.progress import JobProgress
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import Refused, WrongSequence
+from rover_bus.events.errors import AccessDenied, Refused, WrongSequence
 from rover_bus.events.formats import FIRST_RELEASES, FORMAT, WrittenFormat, noted_format
 from rover_bus.events.positions import REPORT_S, FollowerPosition
 from rover_bus.events.streams import FORMAT_KEY, POSITIONS, SETTINGS, TENANTS
@@ -55,7 +55,11 @@ class StackFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_stack(bus: Bus) -> StackFormat:
-    """Return a stack's format and its processes. Raises NewerFormat, BusError."""
+    """Return a stack's format and its processes. Raises AccessDenied, NewerFormat, BusError."""
+    if bus.tenant != DEFAULT_TENANT:
+        raise AccessDenied(
+            f"the format is of the whole stack: the credentials of the tenant {bus.tenant} have no right to it"
+        )
     noted, _ = await noted_format(bus)
     parts: list[RunningPart] = []
     for tenant in (DEFAULT_TENANT, *sorted(await bus.entries(TENANTS, "*"))):

@@ -34,7 +34,7 @@ class NewerFormat(PermanentError):
     exit_code = 9
 
 
-class WrittenFormat(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the bucket ROVER_SETTINGS says under `format`, as JSON. `release`: the first that reads it.
 
     `before`: the format that is still written while this one is being raised to; 0: this one is.

@@ -31,8 +31,8 @@ def test_a_downgrade_across_a_change_of_format_is_refused_with_the_way_back(tmp_
             await bus.close()
 
     with RunningStack(home) as stack:
-        noted = asyncio.run(say(stack.url, b'{"format": 2, "release": "9.0.0"}'))
-        assert noted == b'{"format":1,"release":"0.3.0"}'
+        noted = asyncio.run(say(stack.url, b'{"format": 3, "release": "9.0.0"}'))
+        assert noted == b'{"format":2,"release":"0.4.0"}'
     refused = rover("up", "--detach", home=home)
     assert refused.returncode == 9, refused.stderr
     [line] = [each for each in refused.stderr.splitlines() if "format" in each]
