@@ -16,7 +16,7 @@ from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.errors import BadMessage, TooLarge, UnknownVersion
 from rover_bus.events.facts import FACTS
 from rover_bus.events.join_requests import AgentJoinRequest, HostJoinReply, HostJoinRequest
-from rover_bus.events.later_forms import LATER, as_read
+from rover_bus.events.later_forms import LATER, as_read, least_format
 from rover_bus.events.log import LogBatch
 from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
 from rover_bus.events.profiles import PROFILES, AnyProfile
@@ -73,6 +73,14 @@ def decode(body: bytes, cls: type[T], *, most_bytes: int = MAX_BODY_BYTES) -> T:
         return _decoder(cls).decode(body)  # type: ignore[no-any-return, arg-type]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _explain(body, cls.__name__, error) from None
+
+
+def decode_batch(body: bytes, batch_type: type[Any], most_bytes: int = MAX_BODY_BYTES) -> Any:
+    """Decode a batch of a log, its records in the form that deciders know. Raises BadMessage or UnknownVersion."""
+    batch = decode(body, batch_type, most_bytes=most_bytes)
+    if least_format(batch.records) == 1:
+        return batch
+    return msgspec.structs.replace(batch, records=[as_read(each) for each in batch.records])
 
 
 def check_input(body: bytes, what: str, payload_bytes: int) -> None:

@@ -11,14 +11,15 @@ look at it before they work and while they do, and so does each leader of a log,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from rover_bus import __version__
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import BadMessage, BusError, PermanentError, WrongSequence
+from rover_bus.events.errors import AccessDenied, BadMessage, BusError, PermanentError, WrongSequence
 from rover_bus.events.streams import FORMAT_KEY, SETTINGS
 
 T = TypeVar("T")
@@ -71,6 +72,23 @@ async def written_format(bus: Bus) -> int:
     """Return the format that the stack writes. Raises NewerFormat, BadMessage, BusError."""
     written, _ = await noted_format(bus)
     return written.writes
+
+
+class Writer(Protocol):
+    """What makes bytes that are stored. `writes`: the format in which it does."""
+
+    writes: int
+
+
+async def follow_format(bus: Bus, *writers: Writer) -> None:
+    """Have a leader write as its stack does, for ever: a later format only once it is noted. Raises NewerFormat."""
+    while True:
+        # Without an answer as before; a member that a former release started has no right to ask.
+        with contextlib.suppress(BusError, BadMessage, AccessDenied):
+            written = await written_format(bus)
+            for each in writers:
+                each.writes = written
+        await asyncio.sleep(LOOK_S)
 
 
 async def unless_newer(bus: Bus, work: Awaitable[T]) -> T:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-import msgspec
 import xxhash
 
 from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, Stored
-from rover_bus.events.codec import MAX_BODY_BYTES, decode, encode, format_of
+from rover_bus.events.codec import decode_batch, encode, format_of
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.errors import (
     BadMessage,
@@ -27,7 +26,7 @@ from rover_bus.events.errors import (
     WrongSequence,
 )
 from rover_bus.events.formats import FORMAT, NewerFormat, explain
-from rover_bus.events.later_forms import as_read, as_written, least_format
+from rover_bus.events.later_forms import as_written, least_format
 from rover_bus.events.leadership import Deposed
 from rover_bus.events.log import Record, RecordPiece, SnapshotChunk
 from rover_bus.events.logs import get_logger
@@ -127,7 +126,7 @@ class Journal:
             whole = self._pieces.take(stored)
             if whole is None:
                 return stored
-            batch: Any = _read(whole, self.batch_type, len(whole)) if whole else None
+            batch: Any = decode_batch(whole, self.batch_type, len(whole)) if whole else None
         except BadMessage as error:
             if format_of(whole or b"") > FORMAT:
                 raise self._newer(whole or b"") from None
@@ -148,7 +147,7 @@ class Journal:
     def decode(self, stored: Stored) -> Any:
         """Return the batch in a stored message. Raises LogDamaged: no service may lead from a log that it cannot read."""
         try:
-            return _read(stored.body, self.batch_type, MAX_BODY_BYTES)
+            return decode_batch(stored.body, self.batch_type)
         except BadMessage as error:
             if format_of(stored.body) > FORMAT:
                 raise self._newer(stored.body) from None
@@ -371,14 +370,6 @@ class Journal:
 
 def _name(batch: tuple[int, int, str, int]) -> str:
     return ":".join(map(str, batch))
-
-
-def _read(body: bytes, batch_type: type[Any], most_bytes: int) -> Any:
-    """Decode a batch, its records in the form that deciders know. Raises BadMessage."""
-    batch = decode(body, batch_type, most_bytes=most_bytes)
-    if least_format(batch.records) == 1:
-        return batch
-    return msgspec.structs.replace(batch, records=[as_read(each) for each in batch.records])
 
 
 class SnapshotReader:

@@ -10,7 +10,6 @@ bus and the tasks; it decides nothing. intake.py makes inputs of what arrives, o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
@@ -20,9 +19,9 @@ from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
 from rover_bus.events.codec import encode
 from rover_bus.events.deciding import Hold, LogDecider, ServiceProcess, Serving, Wiring, try_to_write
-from rover_bus.events.errors import AccessDenied, BadMessage, BusError, WrongSequence
+from rover_bus.events.errors import BusError, WrongSequence
 from rover_bus.events.fact import Record
-from rover_bus.events.formats import LOOK_S, NewerFormat, written_format
+from rover_bus.events.formats import NewerFormat, follow_format
 from rover_bus.events.inputs import BusLost, BusRegained, Continued, Input, Ticked, TookOver
 from rover_bus.events.intake import Intake, Respond, drop
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
@@ -281,18 +280,10 @@ class Shell:
                 tasks.create_task(self._look_back_for_ever())
                 tasks.create_task(self._insist(self._intake.say_what_was_purged))
                 tasks.create_task(self._retention().run())
-                tasks.create_task(self._write_as_the_stack_does())
+                tasks.create_task(follow_format(self.bus, self.journal, self.outbox))
         except BaseExceptionGroup as group:
             damaged = group.subgroup((LogDamaged, NewerFormat))
             raise damaged.exceptions[0] if damaged is not None else group from None
-
-    async def _write_as_the_stack_does(self) -> None:
-        """Write a later format only once the stack is seen to be in it: nothing older leads or follows then (docs/design/0073)."""
-        while True:
-            # Without an answer as before; a member that a former release started has no right to ask.
-            with contextlib.suppress(BusError, BadMessage, AccessDenied):
-                self.journal.writes = self.outbox.writes = await written_format(self.bus)
-            await asyncio.sleep(LOOK_S)
 
     def _retention(self) -> Retention:
         wiring = self.wiring

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rover_bus.events.codec import decode, decode_any, encode, format_of, type_of
@@ -49,6 +49,7 @@ desired = st.builds(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(desired)
 def test_each_desired_state_is_read_as_it_was_decided(fact: MembersDesired) -> None:
     body = encode(as_written(fact, 2))
