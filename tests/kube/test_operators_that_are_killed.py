@@ -107,7 +107,9 @@ def test_a_lead_that_goes_over_during_a_scale_out(
         ends_once(cluster, namespace, job)
 
 
-@pytest.mark.parametrize("seconds", [5.0, pytest.param(60.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seconds", [5.0, pytest.param(60.0, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+)
 def test_both_operators_are_dead_for(
     seconds: float, cluster: Cluster, namespace: str, stack: PodStack, job: SmallJob
 ) -> None:
