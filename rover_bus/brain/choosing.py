@@ -21,6 +21,7 @@ from rover_bus.brain.decisions.plans import Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import NOTHING, Contender, deciding_round
 from rover_bus.brain.decisions.scaling import PlanFront, choose_alone
+from rover_bus.brain.freezing import frozen
 from rover_bus.brain.granting import cores_left_for, quota_left
 from rover_bus.brain.marginal import choose_by_gain, goes_by_gain
 from rover_bus.brain.models.samples import NotEnough
@@ -92,6 +93,8 @@ def consider(
 ) -> Wish | CapacityLeft | OpenSize:
     """Say what a running job asks for by itself, or why it is left as it is, or that its size is open and with what it competes."""
     job, cores = state.jobs[name], cores_left_for(name, state, quotas)
+    if (left := frozen(job, state)) is not None:
+        return left
     answer = before_choice(job, cores, standing, partial(_has_room, job, state))
     if answer is not None:
         return answer

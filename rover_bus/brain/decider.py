@@ -13,16 +13,14 @@ from typing import Self, assert_never, get_args
 
 import msgspec
 
-from rover_bus.brain import memory_relief, publishing, remedies, turns
+from rover_bus.brain import freezing, memory_relief, publishing, remedies, turns
 from rover_bus.brain.asked import answer_request
 from rover_bus.brain.backlog import Backlog
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.brain.endings import past_of
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.granting import cores_left_for
-from rover_bus.brain.history import traits_of
 from rover_bus.brain.hosts import leave_slow_hosts, note_slow_hosts
 from rover_bus.brain.judging import judge
 from rover_bus.brain.log import (
@@ -30,6 +28,7 @@ from rover_bus.brain.log import (
     BrainTermBegun,
     ClusterObserved,
     FactObserved,
+    FreezesTurned,
     HostGone,
     HostSeen,
     JobGone,
@@ -42,7 +41,6 @@ from rover_bus.brain.marginal import goes_by_gain, stragglers_by_half
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
 from rover_bus.brain.settling import propose_because, settle
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
-from rover_bus.brain.sizing import BETWEEN_JOBS_S
 from rover_bus.brain.stalled import begin_with_less, note_stalled
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
@@ -67,7 +65,7 @@ from rover_bus.events.facts import (
     RuleSwitchedOff,
     RuleSwitchedOn,
 )
-from rover_bus.events.host_facts import ClusterModeSet, HostLeft, HostMemberStalled, HostRegistered, QuotaSet
+from rover_bus.events.host_facts import AboutCluster, HostLeft, HostMemberStalled, HostRegistered
 from rover_bus.events.inputs import (
     BusLost,
     BusRegained,
@@ -79,19 +77,21 @@ from rover_bus.events.inputs import (
     Ticked,
     TookOver,
 )
-from rover_bus.events.job import JobSpec, PlanMode, is_synchronous
+from rover_bus.events.job import PlanMode, is_synchronous
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.poison import apart
 from rover_bus.events.profiles import AnyProfile, HostProfile, ServerProfile, WorkerProfile
 
 Steps = Generator[Record, None, None]
+NOT_IN_A_FREEZE = frozenset({"hot server"})  # of the rules that always look
 CHANGES_THE_CLUSTER = (
     JobSeen,
     JobGone,
     HostSeen,
     HostGone,
     ClusterObserved,
+    FreezesTurned,
 )  # all jobs are sized together after these
 NO_QUOTAS: Mapping[str, Budget] = {}
 A_WINDOW = 0.25  # what closing one takes, in the units of a round's work (`turns`)
@@ -186,7 +186,8 @@ class BrainDecider:
                     yield from self._rounds.start_in_free_room(self.state, self.models, self._guard)
             case Sampled(sample):
                 yield from self._observe(sample, now)
-            case Ticked():
+            case Ticked(wall_ms):
+                yield from self._guard("freezes", freezing.turn(self.state, wall_ms))
                 yield from self._look(now)
             case Continued() if self._looking:
                 yield from self._go_on_looking(now)
@@ -244,7 +245,7 @@ class BrainDecider:
                     yield HostGone(host=host, cause=cause)
             case HostMemberStalled(job=job, uid=uid) if job in state.jobs and state.jobs[job].uid == uid:
                 yield from note_stalled(state.jobs[job], state, fact, cause)
-            case ClusterModeSet() | QuotaSet():
+            case _ if isinstance(fact, AboutCluster):
                 yield ClusterObserved(fact=fact, cause=cause)
             case JobSubmitted(job=job, uid=uid, spec=spec):
                 known = state.jobs.get(job)
@@ -267,7 +268,7 @@ class BrainDecider:
                     yield HostGone(host=host, displaced=True, cause=cause)
             case JobEnded():
                 self.watch.forget(fact.job)
-                yield JobGone(job=fact.job, past=_past(fact, known, self.state), cause=cause)
+                yield JobGone(job=fact.job, past=past_of(fact, known, self.state), cause=cause)
             case JobReported():
                 self.watch.report(fact, now)
             case PlanRequested():
@@ -369,10 +370,12 @@ class BrainDecider:
             "cool servers": self._cool(name, known),
             "memory limits": self._trim(name, known),
         }
+        frozen = freezing.frozen(known, self.state) is not None
         for rule, steps in always.items():
-            yield from self._guard(rule, steps, name)
+            if not (frozen and rule in NOT_IN_A_FREEZE):
+                yield from self._guard(rule, steps, name)
         for rule, steps in unless_one_is_under_way.items():
-            if known.change is None:
+            if known.change is None and not frozen:
                 yield from self._guard(rule, steps, name)
 
     def _answer_loss(self, name: str, lost: set[str]) -> Steps:
@@ -469,27 +472,3 @@ class BrainDecider:
 
     def standing(self) -> list[Outgoing]:
         return []
-
-
-def _past(fact: JobEnded, known: KnownJob, state: BrainState) -> PastJob | None:
-    if known.held is None:
-        return None
-    return PastJob(
-        job=fact.job,
-        traits=traits_of(known.spec),
-        final=known.charge(known.rest or known.held),
-        ended_at_s=len(state.past) * BETWEEN_JOBS_S,
-        completed=fact.state == "completed",
-        asked=_asked(known.spec) if known.moves else None,
-        tables_bytes=memory_relief.used_by_servers(known),
-    )
-
-
-def _asked(spec: JobSpec) -> Allocation:
-    workers, servers = spec.workers, spec.servers
-    return Allocation(
-        workers=workers.start,
-        servers=servers.start,
-        worker_cores=workers.start_cores,
-        server_cores=servers.start_cores,
-    )

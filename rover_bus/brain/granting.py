@@ -17,6 +17,7 @@ from rover_bus.brain.decisions.placement import MOST_NODES
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import CONCAVITY
+from rover_bus.brain.freezing import frozen
 from rover_bus.brain.loads import shares_hosts
 from rover_bus.brain.rooms import fits_hosts, fits_once_they_shrink, free_of, room_for
 from rover_bus.brain.sizing import NARROW, narrowed
@@ -206,7 +207,7 @@ def _grant_by_sums(name: str, wish: Wish, state: BrainState, quotas: Mapping[str
         left = CapacityLeft(Reason.WAITS_FOR_ROOM, f"{', '.join(seen)} shrinks first")
         return GrantedSize(size=None, left=left, waits_for=coming)
     own, others = _claim(name, job, wish), _others(name, state)
-    claims = [own, *(_standing(key, other, job) for key, other in others.items())]
+    claims = [own, *(_standing(key, other, job, state) for key, other in others.items())]
     grants = {each.job: each for each in arbitrate(claims, capacity, quotas)}
     granted = _settled(name, wish, own, grants, others)
     if granted.left is None:
@@ -395,13 +396,17 @@ def least_of(job: KnownJob) -> int:
     return 1 if job.spec.workers.count else job.spec.workers.least
 
 
-def _standing(name: str, job: KnownJob, claimant: KnownJob) -> Claim:
-    """What runs. It keeps all it has, unless the claimant is of higher priority, or its equal and without a worker."""
+def _standing(name: str, job: KnownJob, claimant: KnownJob, state: BrainState) -> Claim:
+    """What runs. It keeps all it has, unless the claimant is of higher priority, or its equal and without a worker.
+
+    In a freeze it keeps it from any claimant.
+    """
     size = present(job)
     assert size is not None
     held: Allocation = job.charge(size)
     newcomer = claimant.held is None or not claimant.held.workers
     yields = (newcomer and not job.spec.workers.count) or job.spec.priority < claimant.spec.priority
+    yields = yields and frozen(job, state) is None
     return Claim(
         job=name,
         wanted=held,

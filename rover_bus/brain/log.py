@@ -35,7 +35,7 @@ from rover_bus.events.facts import (
     StragglerFound,
     StragglerRecovered,
 )
-from rover_bus.events.host_facts import ClusterModeSet, HostMemberStalled, HostRecovered, HostSlow, QuotaSet
+from rover_bus.events.host_facts import AboutCluster, HostMemberStalled, HostRecovered, HostSlow
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.log import Caused, RecordPiece, SnapshotChunk
@@ -104,7 +104,14 @@ class JobGone(Caused, frozen=True, kw_only=True, tag="brain.job.gone"):
 class ClusterObserved(Caused, frozen=True, kw_only=True, tag="brain.cluster.observed"):
     """A person said what holds for the whole cluster."""
 
-    fact: ClusterModeSet | QuotaSet
+    fact: AboutCluster
+
+
+class FreezesTurned(Caused, frozen=True, kw_only=True, tag="brain.freezes.turned"):
+    """These freezes hold from here on, by name, and no other; `over` do not come again."""
+
+    in_force: dict[str, float]  # until when, in seconds of Unix time
+    over: list[str] = []
 
 
 class FactObserved(Caused, frozen=True, kw_only=True, tag="brain.fact.observed"):
@@ -230,6 +237,7 @@ BrainRecord = (
     | JobGone
     | FactObserved
     | ClusterObserved
+    | FreezesTurned
     | BrainRuleSwitched
     | WindowsStretched
     | RoundBegun

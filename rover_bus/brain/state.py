@@ -261,6 +261,18 @@ def charge_of(size: Size, cores_used: Mapping[str, float]) -> Allocation:
     )
 
 
+class Freeze(msgspec.Struct, frozen=True, kw_only=True):
+    """When no running job is changed by the Brain's own choice: `host_facts.FreezeSet`, as kept. Unix time in seconds."""
+
+    begins_s: float
+    ends_s: float
+    repeats_s: float = 0.0
+    tenant: str = ""
+    reason: str = ""
+    by: str = ""
+    cause: str = ""  # the fact that said so
+
+
 class BrainRuleOff(msgspec.Struct):
     """A rule that is left out by this release. `job` "": for all jobs."""
 
@@ -300,6 +312,8 @@ class BrainState(msgspec.Struct, dict=True):
     started_quotas: dict[str, Budget] = {}
     said_mode: PlanMode | None = None  # what a person said since then
     said_quotas: dict[str, Budget | None] = {}  # None: as much as they like
+    freezes: dict[str, Freeze] = {}  # by name: those that hold, and those to come
+    frozen: dict[str, float] = {}  # freezes that hold, and until when
     rules_off: dict[str, BrainRuleOff] = {}  # by name, and of what job
     round_left: list[
         str

@@ -41,6 +41,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("pause", "Let a paused job go on where it was."),
         "plan": ("plan", "See the Brain's plans for a job; approve or reject one."),
         "quota": ("quota", "See and set what the jobs of a tenant may use together."),
+        "freeze": (
+            "freeze",
+            "See and set windows in which the Brain changes no running job by its own choice.",
+        ),
         "scale": ("move", "Give a running job more or fewer workers or parameter servers."),
         "move": ("move", "Move slots of parameters between the servers of a running job."),
         "stop": ("stop", "Let a job finish what it holds, and end."),

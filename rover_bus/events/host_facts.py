@@ -234,6 +234,28 @@ class QuotaSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.quota_set.v1
     reason: str = ""
 
 
+class FreezeSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.freeze_set.v1"):
+    """Between two moments no running job is changed by the Brain's own choice; what saves one is still done.
+
+    `begins_s`, `ends_s`: Unix time. `repeats_s`: again and again so many seconds later, 0: once. `tenant` "": jobs of all tenants.
+    The same name again replaces it.
+    """
+
+    freeze: str
+    begins_s: float
+    ends_s: float
+    repeats_s: Seconds = 0.0
+    tenant: str = ""
+    reason: str = ""
+
+
+class FreezeLifted(ClusterFact, frozen=True, kw_only=True, tag="cluster.freeze_lifted.v1"):
+    """A freeze is over, or never comes."""
+
+    freeze: str
+    reason: str = ""
+
+
 # What narrates these (cli/views/narration.py) must know each.
 AboutHosts = (
     HostRegistered
@@ -254,4 +276,4 @@ AboutHosts = (
     | HostStorageOpened
     | HostLeft
 )
-AboutCluster = ClusterModeSet | QuotaSet
+AboutCluster = ClusterModeSet | QuotaSet | FreezeSet | FreezeLifted

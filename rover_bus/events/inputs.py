@@ -38,7 +38,12 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed."""
+    """Time has passed. `wall_ms`: the host's clock, milliseconds of Unix time; 0: no clock was asked.
+
+    Only what people name by date is held against it: durations are those of `now`.
+    """
+
+    wall_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,7 +412,7 @@ class Shell:
         while True:
             await asyncio.sleep(self.wiring.tick_s)
             unanswered = self._look_at_the_lead(unanswered)
-            self.submit(Ticked())
+            self.submit(Ticked(self.journal.wall_ms()))
             if self.journal.batches_since_snapshot >= self.wiring.keep.snapshot_batches:
                 self._take_snapshot()
 

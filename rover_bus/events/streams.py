@@ -129,6 +129,8 @@ FACTS_KEPT: dict[str, Kept] = {
             "plan.mode_set",
             "cluster.mode_set",
             "cluster.quota_set",
+            "cluster.freeze_set",
+            "cluster.freeze_lifted",
         ),
         FOR_EVER,
     ),

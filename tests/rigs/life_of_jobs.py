@@ -24,6 +24,7 @@ from rover_bus.events.outbox import FactOut
 from rover_bus.events.profiles import HostProfile, ProcessSample, WorkerProfile
 
 GIB = 1 << 30
+BEGAN_S = 1_800_000_000.0  # Unix time at the beginning of a life: 2027-01-15 08:00 UTC
 Truth = Callable[[int], float]  # workers -> samples a second of the whole job
 
 
@@ -114,7 +115,7 @@ class Life:
             if self.host_speaks and self.now % 2.0 == 0.0 and not self.brain_away:
                 self._decide(Sampled(_idle_host()))
             if not self.brain_away:
-                self._decide(Ticked())
+                self._decide(Ticked(round((BEGAN_S + self.now) * 1000)))
 
     def end(self, name: str) -> None:
         self.notice(facts.JobEnded(job=name, state="completed"))

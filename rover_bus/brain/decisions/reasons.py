@@ -32,6 +32,7 @@ class Reason(StrEnum):
     CHANGE_IN_FLIGHT = "change_in_flight"
     DECLINED = "declined"  # observed or rejected a while ago
     PAUSED = "paused"
+    FROZEN = "frozen"  # by a window that a person set
     JOB_IS_OVER = "job_is_over"
     WAITS_FOR_ROOM = "waits_for_room"  # others shrink first
     NOT_ENOUGH_SAMPLES = "not_enough_samples"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from rover_bus.cli.views.plans import MEASURED
 from rover_bus.events import facts, host_facts
 from rover_bus.events.plan_facts import AboutFindings, AboutLifeOfPlan, AboutWords
@@ -62,6 +64,8 @@ def _narrate_requests(fact: AboutWords | host_facts.AboutCluster) -> str:
             return f"{by or 'a person'} sets the mode of all jobs' plans to {mode}{f': {reason}' if reason else ''}"
         case host_facts.QuotaSet():
             return _narrate_quota(fact)
+        case host_facts.FreezeSet() | host_facts.FreezeLifted():
+            return _narrate_freeze(fact)
         case facts.JobPauseRequested(by=by, reason=reason, release=release):
             what = "a pause that releases the servers" if release else "a pause"
             return f"{by or 'a person'} asks for {what}{f': {reason}' if reason else ''}"
@@ -119,6 +123,29 @@ def _until(seconds: float) -> str:
 def _narrate_quota(fact: host_facts.QuotaSet) -> str:
     reason = f": {fact.reason}" if fact.reason else ""
     return f"{fact.by or 'a person'} lets the jobs of tenant {fact.tenant} use {quota_text(fact)}{reason}"
+
+
+def _narrate_freeze(fact: host_facts.FreezeSet | host_facts.FreezeLifted) -> str:
+    who, reason = fact.by or "a person", f": {fact.reason}" if fact.reason else ""
+    if isinstance(fact, host_facts.FreezeLifted):
+        return f"{who} lifts the freeze {fact.freeze!r}{reason}"
+    of = f"the jobs of tenant {fact.tenant}" if fact.tenant else "all jobs"
+    return f"{who} freezes {of} {window_text(fact.begins_s, fact.ends_s, fact.repeats_s)} ({fact.freeze!r}){reason}"
+
+
+def window_text(begins_s: float, ends_s: float, repeats_s: float) -> str:
+    """Return a freeze's window in words: `from 2026-12-24 18:00 UTC to 2026-12-27 06:00 UTC, again every 7 days`."""
+    begins, ends = (
+        datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC") for at in (begins_s, ends_s)
+    )
+    again = f", again every {counted_days(repeats_s)}" if repeats_s else ""
+    return f"from {begins} to {ends}{again}"
+
+
+def counted_days(seconds: float) -> str:
+    """Return `day`, `7 days`."""
+    days = seconds / 86_400
+    return "day" if days == 1 else f"{days:g} days"
 
 
 def quota_text(fact: host_facts.QuotaSet) -> str:
