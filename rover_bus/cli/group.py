@@ -45,6 +45,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "freeze",
             "See and set windows in which the Brain changes no running job by its own choice.",
         ),
+        "disk": ("disk", "Show what each job costs on disk, and will at its end."),
         "scale": ("move", "Give a running job more or fewer workers or parameter servers."),
         "move": ("move", "Move slots of parameters between the servers of a running job."),
         "stop": ("stop", "Let a job finish what it holds, and end."),
