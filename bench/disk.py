@@ -101,7 +101,7 @@ def measure(folder: Path, wanted: argparse.Namespace) -> dict[str, Any]:
     (folder / "job.toml").write_text(job)
     with running_stack(folder / "stack") as home:
         rover(home, "submit", "job.toml", folder=folder)
-        while look(home)[1].state != "training":
+        while look(home)[1].state != "training" or not committed(home):
             time.sleep(1.0)
         time.sleep(SETTLE_S)
         (before, first), began_s, done = look(home), time.monotonic(), committed(home)

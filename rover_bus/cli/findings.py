@@ -1,13 +1,13 @@
-"""What `rover doctor` finds: one line each, with its remedy. Here are those about clocks and certificates.
+"""What `rover doctor` finds: one line each, with its remedy. Here are those about clocks, certificates and Kubernetes.
 
-Fed by last samples of hosts and by the files of a stack's keys; printed by commands/doctor.py, which has those about streams, hosts
-and jobs.
+Fed by last samples of hosts, the files of a stack's keys and reviews of access; printed by commands/doctor.py, which has those
+about streams, hosts and jobs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -95,3 +95,36 @@ REPLACES = "begin a new stack before then, which makes its own, and let the host
 def _days(days: float) -> str:
     whole = math.ceil(days)
     return "a day" if whole == 1 else f"{whole} days"
+
+
+# -- Kubernetes --------------------------------------------------------------------------------------------------------
+
+
+def look_at_rights(namespaces: Sequence[str], kubeconfig: str) -> Iterator[Finding]:
+    """Yield what an operator must do in these namespaces and this process may not, by the API server's own word."""
+    import asyncio
+
+    from rover_bus.events.errors import RoverError
+    from rover_bus.kube.api import Api
+    from rover_bus.kube.rights import missing
+
+    async def ask() -> list[str]:
+        api = await Api.connect(kubeconfig)
+        try:
+            return await missing(api, namespaces)
+        finally:
+            await api.close()
+
+    where = ", ".join(namespaces)
+    try:
+        lacks = asyncio.run(ask())
+    except RoverError as error:
+        yield Finding("bad", f"the API server cannot be asked for rights: {error}")
+        return
+    for each in lacks:
+        yield Finding(
+            "bad",
+            f"it may not {each}: an operator needs that (the chart's rbac.yaml grants it; `helm upgrade`)",
+        )
+    if not lacks:
+        yield Finding("ok", f"it may do all that an operator does in {where}")

@@ -16,7 +16,7 @@ import click
 
 from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, find_stack, split_name, stack_options, visit
-from rover_bus.cli.findings import Finding, Verdict, look_at_certificates, look_at_clocks
+from rover_bus.cli.findings import Finding, Verdict, look_at_certificates, look_at_clocks, look_at_rights
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.views.tables import output_option, show
 from rover_bus.flash.errors import NoCheckpoint
@@ -47,6 +47,15 @@ ENDINGS_S = 86_400.0
 @click.option(
     "--job", default="", help="With --settings: as they hold for this job.", shell_complete=complete_jobs
 )
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    help="Check also what an operator may do in this namespace of a Kubernetes cluster; may be repeated, that of its Lease first.",
+)
+@click.option(
+    "--kubeconfig", default="", help="The cluster; left out: the one that this process is a pod of."
+)
 @output_option
 @click.pass_context
 def doctor(  # noqa: PLR0913 - a command's options are its parameters
@@ -57,6 +66,8 @@ def doctor(  # noqa: PLR0913 - a command's options are its parameters
     whose: str,
     settings: bool,
     job: str,
+    namespaces: tuple[str, ...],
+    kubeconfig: str,
     output: str,
 ) -> None:
     """Check this machine, and the stack that runs here (or at --url); with --tenant what there is of one tenant. Exit code 1 when
@@ -73,6 +84,8 @@ def doctor(  # noqa: PLR0913 - a command's options are its parameters
         raise click.UsageError("only --settings has a form for programs")
     stack = look_at_stack(lambda: find_stack(directory, url, secret_file, whose))
     findings = [*look_at_machine(Home.find(directory)), *stack]
+    if namespaces:
+        findings += look_at_rights(namespaces, kubeconfig)
     for verdict, what in findings:
         mark, colour = MARKS[verdict]
         click.echo(f"{click.style(mark, fg=colour)}  {what}")

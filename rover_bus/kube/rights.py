@@ -1,0 +1,85 @@
+"""What an operator needs of the API server, and which of it this process has not: asked by `rover doctor --namespace`.
+
+The chart grants exactly this (`tests/kube/test_doctor.py` holds the two against each other).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from rover_bus.kube.api import Api, decoded
+from rover_bus.kube.kinds import Json
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+class Need(NamedTuple):
+    """Verbs on a kind. `resource`: with its subresource, as in a Role. `of`: all `namespaces` it follows, the `first` alone (its
+    Lease), or the `cluster`. `name`: of the one object.
+    """
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    of: str = "namespaces"
+    name: str = ""
+
+
+NEEDS = (
+    Need("", "pods", ("get", "list", "watch", "create", "patch", "delete")),
+    Need("", "pods/resize", ("patch",)),
+    Need("", "pods/log", ("get",)),
+    Need("", "configmaps", ("list", "watch", "create", "patch", "delete")),
+    Need("", "secrets", ("create", "delete")),
+    Need("", "events", ("create",)),
+    Need("", "resourcequotas", ("list", "watch")),
+    Need("rover-bus.io", "roverjobs", ("get", "list", "watch", "patch", "delete")),
+    Need("rover-bus.io", "roverjobs/status", ("patch",)),
+    Need("coordination.k8s.io", "leases", ("create",), "first"),
+    Need("coordination.k8s.io", "leases", ("get", "patch"), "first", "rover-operator"),
+    Need("", "nodes", ("list", "watch"), "cluster"),
+    Need("", "namespaces", ("get",), "cluster", "kube-system"),
+)
+
+
+class _Review(msgspec.Struct):
+    class Status(msgspec.Struct):
+        allowed: bool = False
+
+    status: Status = msgspec.field(default_factory=Status)
+
+
+async def missing(api: Api, namespaces: Sequence[str]) -> list[str]:
+    """Return what this process may not do that an operator must, a line each. Raises ApiRefused, ApiUnreachable, BadMessage."""
+    found = []
+    for need, verb, namespace in asked(namespaces):
+        resource, _, sub = need.resource.partition("/")
+        attributes: Json = {
+            "group": need.group,
+            "resource": resource,
+            "subresource": sub,
+            "verb": verb,
+            "namespace": namespace,
+            "name": need.name,
+        }
+        body: Json = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
+        }
+        if not decoded(await api.call("POST", REVIEWS, body), _Review).status.allowed:
+            which = f" {need.name}" if need.name else ""
+            found.append(f"{verb} {need.resource}{which}{f' in {namespace}' if namespace else ''}")
+    return found
+
+
+def asked(namespaces: Sequence[str]) -> Iterator[tuple[Need, str, str]]:
+    """Yield each verb of each need, with the namespace that it is asked in."""
+    for need in NEEDS:
+        where = {"namespaces": namespaces, "first": namespaces[:1], "cluster": ("",)}[need.of]
+        for namespace in where:
+            for verb in need.verbs:
+                yield need, verb, namespace
