@@ -28,6 +28,7 @@ from rover_bus.brain.log import (
     BrainTermBegun,
     ClusterObserved,
     FactObserved,
+    FreezeObserved,
     FreezesTurned,
     HostGone,
     HostSeen,
@@ -65,7 +66,15 @@ from rover_bus.events.facts import (
     RuleSwitchedOff,
     RuleSwitchedOn,
 )
-from rover_bus.events.host_facts import AboutCluster, HostLeft, HostMemberStalled, HostRegistered
+from rover_bus.events.host_facts import (
+    ClusterModeSet,
+    FreezeLifted,
+    FreezeSet,
+    HostLeft,
+    HostMemberStalled,
+    HostRegistered,
+    QuotaSet,
+)
 from rover_bus.events.inputs import (
     BusLost,
     BusRegained,
@@ -245,8 +254,10 @@ class BrainDecider:
                     yield HostGone(host=host, cause=cause)
             case HostMemberStalled(job=job, uid=uid) if job in state.jobs and state.jobs[job].uid == uid:
                 yield from note_stalled(state.jobs[job], state, fact, cause)
-            case _ if isinstance(fact, AboutCluster):
+            case ClusterModeSet() | QuotaSet():
                 yield ClusterObserved(fact=fact, cause=cause)
+            case FreezeSet() | FreezeLifted():
+                yield FreezeObserved(fact=fact, cause=cause)
             case JobSubmitted(job=job, uid=uid, spec=spec):
                 known = state.jobs.get(job)
                 if known is None or known.uid != uid:

@@ -10,7 +10,7 @@ import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import SLOW_WINDOWS
-from rover_bus.brain.evolution_of_hosts import lose_host, note_word, see_host, turn_freezes
+from rover_bus.brain.evolution_of_hosts import lose_host, note_freeze, note_word, see_host, turn_freezes
 from rover_bus.brain.evolution_of_windows import measure, return_to
 from rover_bus.brain.families import note_scales, remember, usual_scales, usual_use
 from rover_bus.brain.learning_hosts import forget_job, note_hosts
@@ -21,6 +21,7 @@ from rover_bus.brain.log import (
     BrainTermBegun,
     ClusterObserved,
     FactObserved,
+    FreezeObserved,
     FreezesTurned,
     HostGone,
     HostSeen,
@@ -86,8 +87,10 @@ def _take_in(state: BrainState, record: Record) -> None:
             state.term, state.timeline, state.resumed_from = term, timeline, sequence
             state.started_mode, state.started_quotas = record.mode, record.quotas
             state.slow_memory_s, state.fair_share = record.slow_memory_s, record.fair_share
-        case ClusterObserved():
-            note_word(state, record)
+        case ClusterObserved(fact=fact):
+            note_word(state, fact)
+        case FreezeObserved():
+            note_freeze(state, record)
         case FreezesTurned():
             turn_freezes(state, record)
         case HostSeen():

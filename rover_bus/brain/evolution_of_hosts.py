@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from typing import assert_never
-
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.learning_hosts import forget_host
-from rover_bus.brain.log import ClusterObserved, FreezesTurned, HostGone, HostSeen
+from rover_bus.brain.log import FreezeObserved, FreezesTurned, HostGone, HostSeen
 from rover_bus.brain.state import BrainState, Freeze
-from rover_bus.events.host_facts import ClusterModeSet, FreezeLifted, FreezeSet, QuotaSet
+from rover_bus.events.host_facts import ClusterModeSet, FreezeLifted, QuotaSet
 from rover_bus.events.identity import HostCapacity
 
 
-def note_word(state: BrainState, record: ClusterObserved) -> None:
-    match record.fact:
-        case QuotaSet(tenant=tenant) as quota:
-            state.said_quotas = {**state.said_quotas, tenant: _budget(quota)}
-        case ClusterModeSet(mode=mode):
-            state.said_mode = mode
-        case FreezeSet(freeze=name) as said:
-            state.freezes[name] = Freeze(
-                begins_s=said.begins_s,
-                ends_s=said.ends_s,
-                repeats_s=said.repeats_s,
-                tenant=said.tenant,
-                reason=said.reason,
-                by=said.by,
-                cause=record.cause,
-            )
-        case FreezeLifted(freeze=name):
-            _end_freeze(state, name)
-        case _:
-            assert_never(record.fact)
+def note_word(state: BrainState, fact: ClusterModeSet | QuotaSet) -> None:
+    if isinstance(fact, QuotaSet):
+        state.said_quotas = {**state.said_quotas, fact.tenant: _budget(fact)}
+    else:
+        state.said_mode = fact.mode
+
+
+def note_freeze(state: BrainState, record: FreezeObserved) -> None:
+    said = record.fact
+    if isinstance(said, FreezeLifted):
+        _end_freeze(state, said.freeze)
+        return
+    state.freezes[said.freeze] = Freeze(
+        begins_s=said.begins_s,
+        ends_s=said.ends_s,
+        repeats_s=said.repeats_s,
+        tenant=said.tenant,
+        reason=said.reason,
+        by=said.by,
+        cause=record.cause,
+    )
 
 
 def turn_freezes(state: BrainState, record: FreezesTurned) -> None:

@@ -5,6 +5,8 @@ What others shall know is a fact, and published as it is; here is what the Brain
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget
@@ -35,7 +37,15 @@ from rover_bus.events.facts import (
     StragglerFound,
     StragglerRecovered,
 )
-from rover_bus.events.host_facts import AboutCluster, HostMemberStalled, HostRecovered, HostSlow
+from rover_bus.events.host_facts import (
+    ClusterModeSet,
+    FreezeLifted,
+    FreezeSet,
+    HostMemberStalled,
+    HostRecovered,
+    HostSlow,
+    QuotaSet,
+)
 from rover_bus.events.identity import HostCapacity, MasterSeat, Member
 from rover_bus.events.job import JobSpec, PlanMode
 from rover_bus.events.log import Caused, RecordPiece, SnapshotChunk
@@ -104,12 +114,20 @@ class JobGone(Caused, frozen=True, kw_only=True, tag="brain.job.gone"):
 class ClusterObserved(Caused, frozen=True, kw_only=True, tag="brain.cluster.observed"):
     """A person said what holds for the whole cluster."""
 
-    fact: AboutCluster
+    fact: ClusterModeSet | QuotaSet
+
+
+class FreezeObserved(Caused, frozen=True, kw_only=True, tag="brain.freeze.observed"):
+    """A person said when no running job is to be changed, or said it no more."""
+
+    since_format: ClassVar[int] = 2
+    fact: FreezeSet | FreezeLifted
 
 
 class FreezesTurned(Caused, frozen=True, kw_only=True, tag="brain.freezes.turned"):
     """These freezes hold from here on, by name, and no other; `over` do not come again."""
 
+    since_format: ClassVar[int] = 2
     in_force: dict[str, float]  # until when, in seconds of Unix time
     over: list[str] = []
 
@@ -237,6 +255,7 @@ BrainRecord = (
     | JobGone
     | FactObserved
     | ClusterObserved
+    | FreezeObserved
     | FreezesTurned
     | BrainRuleSwitched
     | WindowsStretched

@@ -5,7 +5,7 @@ On `rover.host.<host>.<fact>` and `rover.cluster.<fact>`. What a daemon did with
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rover_bus.events.fact import Fact, Position
 from rover_bus.events.identity import Exit, ExitReason, HostCapacity, Member, Process, Resources
@@ -241,6 +241,7 @@ class FreezeSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.freeze_set.
     The same name again replaces it.
     """
 
+    since_format: ClassVar[int] = 2
     freeze: str
     begins_s: float
     ends_s: float
@@ -252,6 +253,7 @@ class FreezeSet(ClusterFact, frozen=True, kw_only=True, tag="cluster.freeze_set.
 class FreezeLifted(ClusterFact, frozen=True, kw_only=True, tag="cluster.freeze_lifted.v1"):
     """A freeze is over, or never comes."""
 
+    since_format: ClassVar[int] = 2
     freeze: str
     reason: str = ""
 

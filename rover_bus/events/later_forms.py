@@ -10,7 +10,7 @@ that it shares with its role: 265 bytes a member and change, in the log and in F
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -43,6 +43,8 @@ class MembersDesiredV2(MasterFact, frozen=True, kw_only=True, tag="members.desir
     `members`: role, index, incarnation, place of the host in `on`, place of all else in `terms`; both places count from 1.
     """
 
+    since_format: ClassVar[int] = 2
+
     term: Count = 0
     plan: Count
     members: list[tuple[Role, Count, Count, Place, Place]]
@@ -56,14 +58,14 @@ class MembersDesiredV2(MasterFact, frozen=True, kw_only=True, tag="members.desir
     reason: str = ""
 
 
-LATER: dict[type[Any], int] = {MembersDesiredV2: 2}  # the first format in which each is written
+LATER: tuple[type[Any], ...] = (MembersDesiredV2,)  # forms that deciders and readers know otherwise
 _SAME = tuple(name for name in MembersDesired.__struct_fields__ if name != "members")
 _SHARED = SharedTerms.__struct_fields__
 
 
 def as_written(event: Any, written: int) -> Any:
     """Return an event as a stack of format `written` has it."""
-    if written >= LATER[MembersDesiredV2] and isinstance(event, MembersDesired):
+    if written >= MembersDesiredV2.since_format and isinstance(event, MembersDesired):
         return _share(event)
     return event
 
@@ -74,8 +76,8 @@ def as_read(event: T) -> T | MembersDesired:
 
 
 def least_format(events: Iterable[Any]) -> int:
-    """Return the least format that a release must read to read all of these."""
-    return max((LATER.get(type(each), 1) for each in events), default=1)
+    """Return the least format that a release must read to read all of these: what came later says so by its `since_format`."""
+    return max((getattr(each, "since_format", 1) for each in events), default=1)
 
 
 def _share(fact: MembersDesired) -> MembersDesiredV2:

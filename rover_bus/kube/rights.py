@@ -38,6 +38,8 @@ NEEDS = (
     Need("", "resourcequotas", ("list", "watch")),
     Need("rover-bus.io", "roverjobs", ("get", "list", "watch", "patch", "delete")),
     Need("rover-bus.io", "roverjobs/status", ("patch",)),
+    Need("rover-bus.io", "plananswers", ("list", "watch", "patch")),
+    Need("rover-bus.io", "plananswers/status", ("patch",)),
     Need("coordination.k8s.io", "leases", ("create",), "first"),
     Need("coordination.k8s.io", "leases", ("get", "patch"), "first", "rover-operator"),
     Need("", "nodes", ("list", "watch"), "cluster"),

@@ -64,6 +64,7 @@ def set_freeze(  # noqa: PLR0913 - a command's options are its parameters
     done = f"{name}: no running job{f' of {tenant}' if tenant else ''} is changed {window_text(begins_s, ends_s, fact.repeats_s)}"
 
     async def send(bus: NatsBus) -> str:
+        await _require_format(bus)
         await _require_tenant(bus, fact)
         return await send_to_cluster(bus, fact, done)
 
@@ -159,6 +160,20 @@ def _moment(text: str, option: str) -> float:
     except ValueError:
         raise click.UsageError(f"{option} {text!r} is no time: write it as 2026-12-24T18:00Z") from None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+async def _require_format(bus: NatsBus) -> None:
+    """Raise Refused where a Brain of a former release may lead: it would change jobs in the window."""
+    from rover_bus.events.errors import Refused
+    from rover_bus.events.formats import written_format
+    from rover_bus.events.host_facts import FreezeSet
+
+    if (written := await written_format(bus)) < FreezeSet.since_format:
+        raise Refused(
+            f"a freeze needs a stack of format {FreezeSet.since_format}, and this one writes {written}: `rover upgrade` raises it "
+            "once every process reads it",
+            "older_format",
+        )
 
 
 async def _require_tenant(bus: NatsBus, fact: FreezeSet) -> None:

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from rover_bus.brain.decider import BrainDecider
-from rover_bus.brain.log import BrainBatch, ClusterObserved, WindowClosed
+from rover_bus.brain.log import BrainBatch, ClusterObserved, FreezeObserved, WindowClosed
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
@@ -58,7 +58,7 @@ async def read_brain(bus: Bus, job: str = "") -> BrainCopy:
                 copy.withheld.pop(job, None)
             case PlanWithheld(job=held, asked_by=""):
                 copy.withheld[held] = record
-            case ClusterObserved():
+            case ClusterObserved() | FreezeObserved():
                 copy.said += 1
             case WindowClosed(job=measured):
                 copy.windows[measured] = copy.windows.get(measured, 0) + 1

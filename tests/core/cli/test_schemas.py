@@ -15,7 +15,7 @@ from rover_bus.cli.decode import describe
 from rover_bus.cli.samples import sample
 from rover_bus.cli.schemas import DIRECTORY, TYPES, asyncapi, check, generate, to_yaml, write_corpus
 from rover_bus.events.codec import EVENTS, decode_any
-from rover_bus.events.later_forms import LATER, as_written
+from rover_bus.events.later_forms import as_written
 
 
 def test_schemas_are_what_the_types_say() -> None:
@@ -43,7 +43,7 @@ def read(body: bytes, tag: str) -> Any:
     """What is read, in the form in which it was written."""
     if tag not in EVENTS:
         return msgspec.msgpack.decode(body, type=TYPES[tag])
-    return as_written(decode_any(body), LATER.get(TYPES[tag], 1))
+    return as_written(decode_any(body), getattr(TYPES[tag], "since_format", 1))
 
 
 def test_every_event_that_is_published_has_a_channel() -> None:

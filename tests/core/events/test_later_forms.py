@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rover_bus.brain.log import ClusterObserved, FreezeObserved, FreezesTurned
 from rover_bus.events.codec import decode, decode_any, encode, format_of, type_of
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.facts import MembersDesired
+from rover_bus.events.host_facts import ClusterModeSet, FreezeSet
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member, Resources
 from rover_bus.events.journal import Journal
-from rover_bus.events.later_forms import MembersDesiredV2, as_written
+from rover_bus.events.later_forms import MembersDesiredV2, as_written, least_format
 from rover_bus.events.log import LogBatch, RecordPiece
 from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.events.streams import LOG
@@ -133,3 +135,11 @@ def test_a_reader_of_one_form_alone_does_not_take_the_other() -> None:
     with pytest.raises(BadMessage):
         decode(encode(as_written(many(1), 2)), MembersDesired)
     assert isinstance(as_written(many(1), 2), MembersDesiredV2)
+
+
+def test_a_log_of_the_brain_with_a_freeze_takes_a_later_release_to_be_read() -> None:
+    said = FreezeSet(freeze="sale", begins_s=0.0, ends_s=1.0)
+    freeze = FreezeObserved(fact=said, cause="F:1")
+    turned = FreezesTurned(in_force={"sale": 1.0}, cause="look")
+    mode = ClusterObserved(fact=ClusterModeSet(mode="auto"), cause="F:2")
+    assert [least_format([each]) for each in (mode, freeze, turned, said)] == [1, 2, 2, 2]
