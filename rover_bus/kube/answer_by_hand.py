@@ -21,15 +21,15 @@ WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 SETTLED_S, LOOK_S = 30.0, 0.2
 
 
-class _User(msgspec.Struct, frozen=True):
+class _Asker(msgspec.Struct, frozen=True):
     username: str = ""
 
 
 class _Known(msgspec.Struct, frozen=True, rename="camel"):
-    user_info: _User = _User()
+    user_info: _Asker = _Asker()
 
 
-class _Review(msgspec.Struct, frozen=True):
+class _WhoAmI(msgspec.Struct, frozen=True):
     status: _Known = _Known()
 
 
@@ -42,9 +42,11 @@ async def answer_plan(
     """
     plan = number if number is not None else _waiting(await api.read(ROVER_JOB, job))
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    user = decoded(await api.call("POST", WHO_AM_I, asked), _Review).status.user_info.username
+    user = decoded(await api.call("POST", WHO_AM_I, asked), _WhoAmI).status.user_info.username
     if not user:
-        raise InputError("the API server does not say who you are: `kubectl auth whoami` asks it as well")
+        raise InputError(
+            "the API server names no user for this kubeconfig: `kubectl auth whoami` asks it as well"
+        )
     made = await api.create(PLAN_ANSWER, job.namespace, answer_of(job.name, plan, answer, user, reason))
     try:
         async with asyncio.timeout(SETTLED_S):

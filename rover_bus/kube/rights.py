@@ -16,7 +16,7 @@ from rover_bus.kube.kinds import Json
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-class Need(NamedTuple):
+class NeededRight(NamedTuple):
     """Verbs on a kind. `resource`: with its subresource, as in a Role. `of`: all `namespaces` it follows, the `first` alone (its
     Lease), or the `cluster`. `name`: of the one object.
     """
@@ -29,29 +29,29 @@ class Need(NamedTuple):
 
 
 NEEDS = (
-    Need("", "pods", ("get", "list", "watch", "create", "patch", "delete")),
-    Need("", "pods/resize", ("patch",)),
-    Need("", "pods/log", ("get",)),
-    Need("", "configmaps", ("list", "watch", "create", "patch", "delete")),
-    Need("", "secrets", ("create", "delete")),
-    Need("", "events", ("create",)),
-    Need("", "resourcequotas", ("list", "watch")),
-    Need("rover-bus.io", "roverjobs", ("get", "list", "watch", "patch", "delete")),
-    Need("rover-bus.io", "roverjobs/status", ("patch",)),
-    Need("rover-bus.io", "plananswers", ("list", "watch", "patch")),
-    Need("rover-bus.io", "plananswers/status", ("patch",)),
-    Need("coordination.k8s.io", "leases", ("create",), "first"),
-    Need("coordination.k8s.io", "leases", ("get", "patch"), "first", "rover-operator"),
-    Need("", "nodes", ("list", "watch"), "cluster"),
-    Need("", "namespaces", ("get",), "cluster", "kube-system"),
+    NeededRight("", "pods", ("get", "list", "watch", "create", "patch", "delete")),
+    NeededRight("", "pods/resize", ("patch",)),
+    NeededRight("", "pods/log", ("get",)),
+    NeededRight("", "configmaps", ("list", "watch", "create", "patch", "delete")),
+    NeededRight("", "secrets", ("create", "delete")),
+    NeededRight("", "events", ("create",)),
+    NeededRight("", "resourcequotas", ("list", "watch")),
+    NeededRight("rover-bus.io", "roverjobs", ("get", "list", "watch", "patch", "delete")),
+    NeededRight("rover-bus.io", "roverjobs/status", ("patch",)),
+    NeededRight("rover-bus.io", "plananswers", ("list", "watch", "patch")),
+    NeededRight("rover-bus.io", "plananswers/status", ("patch",)),
+    NeededRight("coordination.k8s.io", "leases", ("create",), "first"),
+    NeededRight("coordination.k8s.io", "leases", ("get", "patch"), "first", "rover-operator"),
+    NeededRight("", "nodes", ("list", "watch"), "cluster"),
+    NeededRight("", "namespaces", ("get",), "cluster", "kube-system"),
 )
 
 
-class _Review(msgspec.Struct):
-    class Status(msgspec.Struct):
+class _AccessReview(msgspec.Struct):
+    class _Allowed(msgspec.Struct):
         allowed: bool = False
 
-    status: Status = msgspec.field(default_factory=Status)
+    status: _Allowed = msgspec.field(default_factory=_Allowed)
 
 
 async def missing(api: Api, namespaces: Sequence[str]) -> list[str]:
@@ -72,13 +72,13 @@ async def missing(api: Api, namespaces: Sequence[str]) -> list[str]:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}},
         }
-        if not decoded(await api.call("POST", REVIEWS, body), _Review).status.allowed:
+        if not decoded(await api.call("POST", REVIEWS, body), _AccessReview).status.allowed:
             which = f" {need.name}" if need.name else ""
             found.append(f"{verb} {need.resource}{which}{f' in {namespace}' if namespace else ''}")
     return found
 
 
-def asked(namespaces: Sequence[str]) -> Iterator[tuple[Need, str, str]]:
+def asked(namespaces: Sequence[str]) -> Iterator[tuple[NeededRight, str, str]]:
     """Yield each verb of each need, with the namespace that it is asked in."""
     for need in NEEDS:
         where = {"namespaces": namespaces, "first": namespaces[:1], "cluster": ("",)}[need.of]

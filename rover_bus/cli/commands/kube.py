@@ -49,7 +49,7 @@ def render(job_file: Path, name: str) -> None:
 @click.option(
     "--agents", default="", metavar="SECRET", help="Have this Secret hold the pass of nodes' agents."
 )
-@click.option("--definition", is_flag=True, help="Have the cluster know our kinds as this release does.")
+@click.option("--definition", is_flag=True, help="Have the cluster know the kinds as this release does.")
 @_kubeconfig
 def prepare(namespace: str, keys: str, agents: str, definition: bool, kubeconfig: str) -> None:
     """Make what an installation needs before its pods start. May be repeated: keys that are there stay.
