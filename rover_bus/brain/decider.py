@@ -144,6 +144,11 @@ class BrainDecider:
         self._new_timeline = timeline
 
     @property
+    def rounds(self) -> tuple[int, bool]:
+        """How many rounds of all jobs this process has finished, and whether one is under way."""
+        return self._rounds.finished, self._rounds.under_way
+
+    @property
     def timeline(self) -> int:
         return self.state.timeline
 

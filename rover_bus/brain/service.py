@@ -8,12 +8,16 @@ from rover_bus.brain import publishing
 from rover_bus.brain.decider import NO_QUOTAS, BrainDecider
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.log import BrainBatch
-from rover_bus.events import subjects
+from rover_bus.brain.spans import BrainSpans, RoundSpans
+from rover_bus.events import subjects, traces
 from rover_bus.events.bus import Bus
 from rover_bus.events.deciding import ServiceProcess, Wiring
+from rover_bus.events.inputs import Input
+from rover_bus.events.intake import Respond
 from rover_bus.events.job import PlanMode
+from rover_bus.events.poison import Cause
 from rover_bus.events.settings import DEFAULTS, Settings
-from rover_bus.events.shell import Shell
+from rover_bus.events.shell import TICK, Shell
 
 FOLLOWED = (
     "job.submitted",
@@ -66,9 +70,26 @@ def build_brain(
         publishes=publishing.SUBJECTS,
         purges=[subjects.host_facts(), subjects.of_tenant("*", "rover.>")],
         of_all_jobs=True,
+        spans=lambda brain: BrainSpans(lambda: brain.state),
         keep=settings.retention,
         leader_ttl_s=settings.leadership.brain_ttl_s,
         samples=subjects.everywhere("rover.profile.>"),
         tick_s=TICK_S,
     )
-    return Shell(bus, decider, wiring, process), decider
+    if not traces.is_on():
+        return Shell(bus, decider, wiring, process), decider
+    return TracedShell(bus, decider, wiring, process), decider
+
+
+class TracedShell(Shell):
+    """A shell that makes a span of each round of all jobs: when it began and ended is no record, and nothing is decided by it."""
+
+    def __init__(self, bus: Bus, decider: BrainDecider, wiring: Wiring, process: ServiceProcess) -> None:
+        super().__init__(bus, decider, wiring, process)
+        self._wall_ms, self._rounds = process.wall_ms, RoundSpans(lambda: decider.rounds)
+
+    def submit(self, input: Input, respond: Respond | None = None, cause: Cause = TICK) -> None:
+        began_ms, before = self._wall_ms(), len(self._pending)
+        super().submit(input, respond, cause)
+        for span in self._rounds.decided(self._pending[before:], began_ms, self._wall_ms()):
+            traces.emit(span)

@@ -51,6 +51,7 @@ class OpenRound:
     spent: float = 0.0  # by the input that goes on with it
     left: deque[tuple[str, Answer]] | None = None  # answers to carry out, once all have chosen
     in_state: bool = False  # the log knows what is left
+    whole: bool = False  # it is of all jobs
 
     def forget(self, name: str) -> None:
         for part in (self.answers, self.opened, self.starts):
@@ -62,6 +63,7 @@ class Rounds:
 
     def __init__(self) -> None:
         self.due = True  # something happened to the cluster: all jobs are sized together at the next look
+        self.finished = 0  # rounds of all jobs
         self._at_s = float("-inf")
         self._fitted = 0
         self._open: OpenRound | None = None
@@ -71,6 +73,11 @@ class Rounds:
     def unfinished(self) -> bool:
         """Whether a round is under way: it goes on with the next input."""
         return self._open is not None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the round under way is one of all jobs."""
+        return self._open is not None and self._open.whole
 
     def look(
         self, turns: Iterable[str], state: BrainState, models: StandingModels, guard: Guard, now: float
@@ -98,7 +105,9 @@ class Rounds:
         if crowded or not state.hosts or not state.timeline:
             waiting = []
         running = (name for name in turns if state.jobs[name].held is not None)
-        return OpenRound(deque(running), deque(waiting), in_state=bool(state.round_left))
+        left = bool(state.round_left)
+        whole = all_jobs and bool(turns or waiting)
+        return OpenRound(deque(running), deque(waiting), in_state=left, whole=whole)
 
     def go_on(self, state: BrainState, models: StandingModels, guard: Guard) -> Steps:
         """Carry on with the round under way, for one input."""
@@ -119,6 +128,7 @@ class Rounds:
         if round_.left or round_.starts:
             return
         self._open = None
+        self.finished += round_.whole
         if models.fitted != self._fitted:
             self.due, self._fitted = True, models.fitted
 

@@ -1,7 +1,7 @@
 """How a service's log lines look: text for people, JSON for what collects logs. Used by serve.py, once a process.
 
 JSON in a pod, in the journal of a unit, and where $ROVER_LOG_FORMAT says so; text everywhere else. Both have what is bound
-(events/logs.py): the job, and the cause of what is being done.
+(events/logs.py): the job, the cause of what is being done, and the trace that it is part of, where traces are on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Literal
 
+from rover_bus.events import traces
 from rover_bus.events.errors import InputError
 from rover_bus.events.logs import bound
 
@@ -48,6 +49,11 @@ def form_of(environment: Mapping[str, str], descriptor: int) -> LogForm:
     return "text"
 
 
+def _around() -> dict[str, object]:
+    """What is bound, and the trace that what is done here is part of."""
+    return {**traces.named(traces.current()), **bound()}
+
+
 class TextLines(logging.Formatter):
     """One line for people: time, role, level, part, what happened, what is bound."""
 
@@ -56,7 +62,7 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         said: Mapping[str, object] = getattr(record, "rover_fields", {})
-        more = [f"{key}={value!r}" for key, value in bound().items() if key not in said]
+        more = [f"{key}={value!r}" for key, value in _around().items() if key not in said]
         return " ".join([super().formatMessage(record), *more])
 
 
@@ -75,7 +81,7 @@ class JsonLines(logging.Formatter):
             "role": self._role,
             "part": record.name,
             "event": getattr(record, "rover_event", None) or record.getMessage(),
-            **bound(),
+            **_around(),
             **getattr(record, "rover_fields", {}),
         }
         if record.exc_info:

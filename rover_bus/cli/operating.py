@@ -16,6 +16,7 @@ from rover_bus.auth.host_vault import HostVault
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.of_members import commands_of, credential_of, learn_tenant, vault_beside
+from rover_bus.cli.span_settings import inherited
 from rover_bus.cli.supervisor import service_command
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError
@@ -70,6 +71,7 @@ def _pods(options: ServiceOptions, vault: Vault | None) -> PodSettings:
         lambda tenant: tenant if tenant in spaces else spaces[0],
         commands=commands_of(options.sets, OWN_PYTHON),
         environment=environment,
+        of_masters=inherited(os.environ),
         templates=read_template(options.pod_template),
         python=options.python,
         memory=options.node_memory,

@@ -34,6 +34,7 @@ from rover_bus.cli.http_options import HttpOptions, add_http_options
 from rover_bus.cli.log_lines import configure_logs
 from rover_bus.cli.open_files import check_open_files
 from rover_bus.cli.probing import Health, has_replayed, probed
+from rover_bus.cli.span_settings import spans_leaving
 from rover_bus.cli.supervisor import StartRefusal
 from rover_bus.events import credentials, subjects
 from rover_bus.events.deciding import ServiceProcess
@@ -127,7 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.job:
             bind(job=options.job)
         check_open_files(SPOKEN[options.role])
-        _run(_serve(options))
+        with spans_leaving(options.role, name(options), os.environ):
+            _run(_serve(options))
     except RoverError as error:
         log.error(str(error))
         if options.ready_file:

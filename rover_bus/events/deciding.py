@@ -19,6 +19,7 @@ from rover_bus.events.fact import Caused, Fact, Position, Record
 from rover_bus.events.outbox import FactOut, Outgoing
 from rover_bus.events.requests import AnyRequest, Reply
 from rover_bus.events.settings import DEFAULTS, RetentionSettings
+from rover_bus.events.tracing import SpanMaker
 
 State = TypeVar("State", covariant=True)
 Input = TypeVar("Input", contravariant=True)
@@ -180,6 +181,7 @@ class Wiring:
     )
     of_all_jobs: bool = False
     keep: RetentionSettings = DEFAULTS.retention
+    spans: Callable[[Any], SpanMaker] | None = None  # what makes spans of the log, of its decider
     samples: list[str] = field(default_factory=list)  # of PROFILES, heard while leading; lost ones are lost
     service: str = ""
     endpoints: Callable[[int], Iterable[str]] = lambda _term: ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from rover_bus.events import poison
+from rover_bus.events import poison, traces
 from rover_bus.events.bus import Bus, Message, Stored
 from rover_bus.events.codec import check_input, decode_profile, encode
 from rover_bus.events.consumed import LastObserved, consumed_of_what_is_there, newest_since, where_facts_begin
@@ -152,7 +152,8 @@ class Intake:
             log.warning("fact skipped", sequence=stored.sequence, why=str(error))
             return
         source = f"{FACTS}:{stored.sequence}"
-        with Bound(job=getattr(fact, "job", "") or self._wiring.job, cause=source):
+        trace = traces.named(traces.of_headers(stored.headers))
+        with Bound(job=getattr(fact, "job", "") or self._wiring.job, cause=source, **trace):
             self._submit(Observed(fact, source), cause=poison.of_fact(stored))
 
     def _left_out(self, cause: Cause) -> Failure | None:

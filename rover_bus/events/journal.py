@@ -79,6 +79,7 @@ class Journal:
         self.is_whole = True  # the first batch that was read is the first that was ever written
         self.batches_since_snapshot = 0
         self.records_replayed = 0
+        self.time_ms = 0  # when the last batch was written, by its writer's clock
         self._last: tuple[int, int, str, int] | None = None  # the id of the last batch taken
         self._snapshot = SnapshotReader()
         self._pieces = PieceReader()
@@ -105,7 +106,7 @@ class Journal:
                 f"{self._what_to_do}"
             )
         self.sequence, self._last = stored.sequence, batch.id
-        self.term, self.timeline = batch.term, batch.timeline
+        self.term, self.timeline, self.time_ms = batch.term, batch.timeline, batch.time_ms
         if batch.inputs != self.inputs:
             self.inputs, self.inputs_ms = dict(batch.inputs), stored.time_ms
         self.failed = list(batch.failed)
@@ -232,6 +233,7 @@ class Journal:
 
     def _encode(self, records: Sequence[Any]) -> bytes:
         written = [as_written(each, self.writes) for each in records]
+        self.time_ms = self.wall_ms()
         batch = self.batch_type(
             job=self.job,
             timeline=self.timeline,
@@ -247,7 +249,7 @@ class Journal:
             waiting=self.waiting,
             format=least_format(written),
             log_bytes=self.log_bytes,
-            time_ms=self.wall_ms(),
+            time_ms=self.time_ms,
         )
         return encode(batch)
 

@@ -29,6 +29,7 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import digest, event_id
 from rover_bus.events.streams import FACTS
 from rover_bus.events.tenancy import TenantStores, of_account
+from rover_bus.events.traces import HEADER as TRACEPARENT
 
 PATIENCE_S = 1.0  # for one answer; the same id makes a repeat harmless
 MAX_WAITING = 1_000  # facts held in memory until they can leave; what is behind them is in the log
@@ -62,6 +63,7 @@ FactsAfter = Callable[[Published, int], AsyncGenerator[FactOut, None]]
 class Outbox:
     """Publishes in order, one at a time, and waits for the bus as long as it takes.
 
+    `traceparent`: of which span a fact is part, "" of none.
     `facts_after(left, until)` makes facts again from the log: those behind the last one that has left, up to a batch.
     """
 
@@ -69,6 +71,7 @@ class Outbox:
         self.bus, self.origin, self.source = bus, origin, source
         self.timeline = 0
         self.writes = 1  # the stack's format: what leaves is in it
+        self.traceparent: Callable[[Fact], str] = lambda _: ""
         self.left = Published()  # the last fact that has left
         self._left_on = ""  # its subject
         self._facts_after = facts_after
@@ -156,6 +159,8 @@ class Outbox:
         written = as_written(fact, self.writes)
         body = encode(written)
         headers = write_headers(replace(item, fact=written), body, self.origin, self.timeline, self.source)
+        if traceparent := self.traceparent(item.fact):
+            headers[TRACEPARENT] = traceparent
         subject, name = subject_of(fact), headers[MESSAGE_ID]
         store = partial(bus.append, FACTS, subject, body, headers=headers, timeout_s=PATIENCE_S)
         # The number of a tenant's fact is another stream's: its copy in ours lies behind what left before.

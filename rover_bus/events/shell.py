@@ -10,7 +10,7 @@ bus and the tasks; it decides nothing. intake.py makes inputs of what arrives, o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,10 +19,11 @@ from rover_bus.events.batch import Published
 from rover_bus.events.bus import Bus, ConnectionState, Stored, Subscription
 from rover_bus.events.codec import encode
 from rover_bus.events.deciding import Hold, LogDecider, ServiceProcess, Serving, Wiring, try_to_write
-from rover_bus.events.errors import BusError, WrongSequence
+from rover_bus.events.errors import WrongSequence
 from rover_bus.events.fact import Record
 from rover_bus.events.formats import NewerFormat, follow_format
 from rover_bus.events.inputs import BusLost, BusRegained, Continued, Input, Ticked, TookOver
+from rover_bus.events.insisting import insist
 from rover_bus.events.intake import Intake, Respond, drop
 from rover_bus.events.journal import ChainBroken, Journal, LogDamaged, snapshot_chunks
 from rover_bus.events.leadership import Deposed, Leadership
@@ -34,6 +35,7 @@ from rover_bus.events.poison import Cause, Failure
 from rover_bus.events.published import newest_published
 from rover_bus.events.retention import Retention
 from rover_bus.events.streams import FACTS, LOG, PROFILES
+from rover_bus.events.tracing import tracer_of
 
 log = get_logger("rover.shell")
 
@@ -65,6 +67,9 @@ class Shell:
             bus, wiring.leader_key, holder, self.clock, wiring.leader_ttl_s
         )
         self.outbox = Outbox(bus, wiring.job, holder, Moments(bus, wiring, decider.anew).facts_after)
+        if tracer := tracer_of(bus, wiring.spans, decider):
+            self.outbox.traceparent = tracer.traceparent
+        self._tracer = tracer
         self.leading = False
         self._pending: list[Record] = []
         self._replies: list[tuple[Respond, Any]] = []
@@ -120,8 +125,8 @@ class Shell:
 
     async def _stand_by(self) -> None:
         self._following = True
-        beginning = await self._insist(self.journal.beginning)
-        follower = await self._insist(
+        beginning = await insist(self.journal.beginning)
+        follower = await insist(
             lambda: self.bus.follow(LOG, [self.wiring.log_subject], self._observe, start=beginning)
         )
         try:
@@ -228,6 +233,8 @@ class Shell:
                     f"restore the log from a backup"
                 ) from error
             self._ready.note(self.decider.outgoing(record, (stored.sequence, index), self.journal.term))
+            if self._tracer is not None:
+                self._tracer.replayed(record, stored.sequence, self.journal.time_ms)
 
     def _after(self, left: Published, confirmed: bool) -> list[Outgoing]:
         """What former leaders decided but had not published when they ended (P18).
@@ -245,7 +252,7 @@ class Shell:
             raise Deposed(
                 "the broker was away during the take-over, and may have forgotten what was read: again"
             )
-        await self._insist(self._intake.begin)
+        await insist(self._intake.begin)
         term = self.journal.term
         self.outbox.timeline = self.journal.timeline
         if self.serving is not None:
@@ -253,10 +260,10 @@ class Shell:
             endpoints = dict.fromkeys(self.wiring.endpoints(term), on_request)
             metadata = {**self.wiring.metadata, "term": str(term), "holder": self.holder}
             self._subscriptions.append(
-                await self._insist(lambda: self.bus.serve(self.wiring.service, endpoints, metadata=metadata))
+                await insist(lambda: self.bus.serve(self.wiring.service, endpoints, metadata=metadata))
             )
         self._subscriptions.append(
-            await self._insist(
+            await insist(
                 lambda: self.bus.follow(
                     FACTS, self.wiring.follows, self._on_fact, start=self._intake.begun_at
                 )
@@ -264,13 +271,13 @@ class Shell:
         )
         if self.wiring.samples:
             self._subscriptions.append(
-                await self._insist(
+                await insist(
                     lambda: self.bus.follow(
                         PROFILES, self.wiring.samples, self._intake.on_sample, start="new"
                     )
                 )
             )
-        await self._insist(lambda: self.leadership.announce(term, self.journal.timeline))
+        await insist(lambda: self.leadership.announce(term, self.journal.timeline))
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.keep())
@@ -278,9 +285,11 @@ class Shell:
                 tasks.create_task(self._append_for_ever())
                 tasks.create_task(self._tick_for_ever())
                 tasks.create_task(self._look_back_for_ever())
-                tasks.create_task(self._insist(self._intake.say_what_was_purged))
+                tasks.create_task(insist(self._intake.say_what_was_purged))
                 tasks.create_task(self._retention().run())
                 tasks.create_task(follow_format(self.bus, self.journal, self.outbox))
+                if self._tracer is not None:
+                    tasks.create_task(self._tracer.run())
         except BaseExceptionGroup as group:
             damaged = group.subgroup((LogDamaged, NewerFormat))
             raise damaged.exceptions[0] if damaged is not None else group from None
@@ -302,16 +311,6 @@ class Shell:
             self._bookmark = True
             self._wake.set()
         return position
-
-    async def _insist(self, call: Callable[[], Any]) -> Any:
-        """Repeat a call until the bus answers it."""
-        while True:
-            try:
-                return await call()
-            except Deposed:
-                raise
-            except BusError:
-                await asyncio.sleep(0.05)
 
     # -- inputs ----------------------------------------------------------------------------------------------------------
 
@@ -394,15 +393,15 @@ class Shell:
         while True:
             await self._returned.wait()
             self._returned.clear()
-            if not await self._insist(self.journal.still_there):
+            if not await insist(self.journal.still_there):
                 raise Deposed(
                     f"{self.wiring.log_subject} lost its tail (a power cut?): starting again as a standby"
                 )
-            if not await self._insist(self.outbox.still_there):
+            if not await insist(self.outbox.still_there):
                 raise Deposed(
                     f"facts of {self.wiring.job} are lost (a power cut?): starting again as a standby"
                 )
-            if not await self._insist(self._intake.still_stored):
+            if not await insist(self._intake.still_stored):
                 raise Deposed(
                     f"facts that {self.wiring.job} received are lost (a power cut?): others will bear their numbers"
                 )
@@ -497,3 +496,5 @@ class Shell:
         for index, record in enumerate(records):
             items += self.decider.outgoing(record, (self.journal.sequence, index), self.journal.term)
         self.outbox.put(items)
+        if self._tracer is not None:
+            self._tracer.released(records, self.journal.sequence, self.journal.time_ms)

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import msgspec
 from aiohttp import ClientError, ClientResponse, ClientTimeout
 
+from rover_bus.events import traces
 from rover_bus.events.errors import BadMessage, InputError, Refused, TemporaryError
 from rover_bus.events.logs import get_logger
+from rover_bus.kube.api_spans import traced_call
 from rover_bus.kube.kinds import POD, Json, Kind, O, Ref
 from rover_bus.kube.lean_imports import leave_unloaded
 from rover_bus.kube.pace import RequestPace
@@ -146,6 +148,12 @@ class Api:
         content: str = "application/json",
     ) -> bytes:
         """Return the answer's bytes. Raises ApiRefused, ApiUnreachable, BadMessage for an answer beyond all bounds."""
+        with traced_call(method, path):
+            return await self._call(method, path, body, query, content)
+
+    async def _call(
+        self, method: str, path: str, body: Json | None, query: Sequence[tuple[str, str]], content: str
+    ) -> bytes:
         async with self._answered(method, path, body, query, content) as answer:
             try:
                 return await _read(answer)
@@ -201,6 +209,8 @@ class Api:
     ) -> ClientResponse:
         await asyncio.sleep(self._pace.take(asyncio.get_running_loop().time()))
         headers = {"Accept": "application/json", "Content-Type": content}
+        if (trace := traces.current()) is not None:
+            headers[traces.HEADER] = trace.traceparent
         parameters = list(query)
         await self._client.update_params_for_auth(headers, parameters, ["BearerToken"])
         try:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from rover_bus.events import traces
 from rover_bus.events.errors import RoverError, TemporaryError
 from rover_bus.events.identity import IN_ORDER, Exit, Resources
 from rover_bus.events.last_words import BYTES, LINES
 from rover_bus.events.logs import get_logger
+from rover_bus.events.traces import Context
 from rover_bus.kube.api import STRATEGIC, ApiRefused
 from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.endings import ending_of, gone, taken_away
@@ -90,16 +92,19 @@ class HeldPod:
         self._unstarted = ""  # why it is given up before it ran
         self._wanted: Resources | None = None  # it is to have
         self._wanted_s = 0.0
+        self._changed_by: Context | None = None  # the span that its leaving, or other resources, are part of
 
     def ask_to_leave(self, within_s: int) -> None:
         """A shorter time counts, a longer one does not."""
         self.grace_s = min(within_s, self.grace_s or within_s)
+        self._changed_by = traces.current()
         self.changed.set()
 
     def want(self, resources: Resources) -> None:
         """It is to have these; once more changes nothing."""
         if self._wanted != resources:
             self._wanted, self._wanted_s = resources, self._loop.time()
+            self._changed_by = traces.current()
             self.changed.set()
 
     async def carry(self) -> None:
@@ -114,8 +119,9 @@ class HeldPod:
                 if pod is None or is_over(pod):
                     return await self.conclude(pod)
                 self.show(pod)
-                await self._leave(pod)
-                await self._resize(pod)
+                with traces.following(self._changed_by or traces.current()):
+                    await self._leave(pod)
+                    await self._resize(pod)
                 wait_s = AGAIN_S
                 await self._wait(self._patience_s())
             except RoverError as error:
@@ -133,6 +139,7 @@ class HeldPod:
         if runs(pod) and not self._running:
             self._running = True
             self._reports.observe(Running(self.incarnation.key, adopted=self.adopted))
+            traces.leave()  # what this task asks from here on is not its start
         if not self._taken and (taken := taken_away(pod)) is not None:
             self._taken = True
             self._reports.observe(TakenAway(self.incarnation.key, *taken))
@@ -173,7 +180,8 @@ class HeldPod:
         """Make its pod, then its credential, then let it be scheduled. Returns its end where there cannot be such a pod."""
         if self.grace_s is not None:  # an earlier try that was made after all is found by the watch
             return Exit(reason="drained", detail=WHY)
-        made = manifest(self._settings, self.incarnation, self._node, bool(self._credential))
+        secret, trace = bool(self._credential), traces.environment()
+        made = manifest(self._settings, self.incarnation, self._node, secret, trace)
         try:
             pod = await self._api.create(POD, self.ref.namespace, made)
         except ApiRefused as error:

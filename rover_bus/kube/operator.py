@@ -31,6 +31,7 @@ from rover_bus.node.daemon import Daemon
 from rover_bus.node.host import Host, no_credential
 from rover_bus.node.port import Incarnation
 from rover_bus.node.presence import Presence
+from rover_bus.node.spans import traced
 
 LEASE_NAME = "rover-operator"
 REST_S = 60.0  # before what cannot help is tried again: keys or rights may be mended meanwhile
@@ -203,7 +204,8 @@ class NodeDaemons:
             read=self._read,
         )
         presence = Presence(bus, host, me.daemon, f"node:{node}", options.settings.hosts.presence_s)
-        return Daemon(bus, me, presence, partial(KubePlatform, self._cluster, node))
+        me, platform = traced(me, partial(KubePlatform, self._cluster, node))
+        return Daemon(bus, me, presence, platform)
 
 
 def _without_samples(settings: Settings) -> Settings:

@@ -13,7 +13,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -43,6 +43,7 @@ OURS = {"app.kubernetes.io/managed-by": "rover-bus"}
 OF_MEMBERS = {**OURS, "app.kubernetes.io/component": "member"}
 LOST_S = 10  # after which a pod on a node that does not answer is given up
 ORDERS_KEPT = 4096  # of pods that are there: twice as many as a large cluster has
+NO_TRACE: Mapping[str, str] = {}
 MOST_NAME = 63  # of a pod: it is its host name too
 _NO_LABEL = re.compile(r"[^a-z0-9-]+")
 
@@ -52,16 +53,18 @@ class PodSettings:
     """What all pods of members share.
 
     namespace: of a tenant's jobs. templates: a pod template for each role; its container `main` is the member's. environment: of
-    all members. python: what `python` means in the image. object_of: the RoverJob that a run of a job belongs to, None for one that
-    was handed in otherwise: its templates go over these, and its pods are in its namespace, and its own. adjust_patience_s: of a
-    resize that the node puts off. memory: where each node's agent keeps what servers stage; a server
-    sees the directories of its own job there. "": it stages in its pod. sidecars: an agent in each server's pod instead.
+    all members. of_masters: of masters alone. python: what `python` means in the image.
+    object_of: the RoverJob that a run of a job belongs to, None for one that was handed in otherwise: its templates go over these,
+    and its pods are in its namespace, and its own. adjust_patience_s: of a resize that the node puts off. memory: where each node's
+    agent keeps what servers stage; a server sees the directories of its own job there. "": it stages in its pod. sidecars: an agent
+    in each server's pod instead.
     """
 
     image: str
     namespace: Callable[[str], str]
     commands: RoleCommands = NO_MASTERS
     environment: Mapping[str, str] = field(default_factory=dict)
+    of_masters: Mapping[str, str] = field(default_factory=dict)
     templates: Mapping[str, Json] = field(default_factory=dict)
     python: str = OWN_PYTHON
     object_of: Callable[[str, str], RoverJob | None] = lambda _job, _uid: None
@@ -161,8 +164,13 @@ def labels_of(job: str, member: Member) -> dict[str, str]:
 # -- written -----------------------------------------------------------------------------------------------------------------
 
 
-def manifest(settings: PodSettings, run: Incarnation, node: str, secret: bool) -> Json:
-    """Return the pod of an incarnation that a node's daemon orders. secret: its credential is in a Secret of its name."""
+def manifest(
+    settings: PodSettings, run: Incarnation, node: str, secret: bool, trace: Mapping[str, str] = NO_TRACE
+) -> Json:
+    """Return the pod of an incarnation that a node's daemon orders. secret: its credential is in a Secret of its name.
+
+    trace: what its environment says of the span that it is part of.
+    """
     ref, role = ref_of(settings, run.job, run.uid, run.member), run.member.role
     template = template_of(settings.templates.get(role, {}), settings.object_of(run.job, run.uid), role)
     order = PodOrder(job=run.job, uid=run.uid, host=host_of(node), desired=run.desired)
@@ -175,10 +183,18 @@ def manifest(settings: PodSettings, run: Incarnation, node: str, secret: bool) -
         "finalizers": [FINALIZER],
         "ownerReferences": owners_of(settings, run.job, run.uid),
     }
-    spec = _spec(settings, run, node, secret, template.get("spec", {}))
+    spec = _spec(with_environment(settings, run, trace), run, node, secret, template.get("spec", {}))
     if settings.sidecars is not None and role == "ps":
         spec = with_sidecar(spec, settings.sidecars, run, ref.name, settings.python)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def with_environment(settings: PodSettings, run: Incarnation, trace: Mapping[str, str]) -> PodSettings:
+    """Return the settings of one pod: what it is part of, and, of a master, where its spans go."""
+    own = settings.of_masters if run.member.role == "master" else {}
+    return (
+        replace(settings, environment={**settings.environment, **own, **trace}) if own or trace else settings
+    )
 
 
 def _spec(settings: PodSettings, run: Incarnation, node: str, secret: bool, template: Json) -> Json:

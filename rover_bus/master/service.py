@@ -13,6 +13,7 @@ from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.events.shell import Shell
 from rover_bus.master.decider import MasterDecider
 from rover_bus.master.fences import refusal
+from rover_bus.master.spans import MasterSpans
 
 
 class Requests:
@@ -74,6 +75,7 @@ def wiring(job: str, settings: Settings = DEFAULTS) -> Wiring:
         publishes=[subjects.job_facts(job)],
         purges=[subjects.job_facts(job)],
         begins=subjects.job_facts(job),
+        spans=lambda decider: MasterSpans(job, lambda: decider.state),
         keep=settings.retention,
         leader_ttl_s=settings.leadership.master_ttl_s,
         service=f"rover-master-{job}",

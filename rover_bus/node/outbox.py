@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from rover_bus.events import traces
 from rover_bus.events.bus import Bus, ConnectionState
 from rover_bus.events.codec import encode
 from rover_bus.events.envelope import Envelope
@@ -22,6 +23,7 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import DEFAULT_TENANT, host_fact
 from rover_bus.events.tenancy import bare
+from rover_bus.events.traces import Context
 from rover_bus.node.turns import insist
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 2.0
@@ -37,6 +39,7 @@ class Letter:
     message_id: str
     job: str = ""
     stored: Callable[[], None] | None = None
+    trace: Context | None = field(default_factory=traces.current)  # of which span it is part
 
 
 class HostOutbox:
@@ -109,6 +112,7 @@ class HostOutbox:
             time=now,
             job=letter.job,
             cause=letter.fact.cause,
+            traceparent=letter.trace.traceparent if letter.trace is not None else "",
         ).headers()
         body, delay_s = encode(bare(letter.fact)), RETRY_FIRST_S
         while True:

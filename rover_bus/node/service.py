@@ -32,6 +32,7 @@ from rover_bus.node.local.reading_logs import read_log_pieces
 from rover_bus.node.local.spawning import MemberSettings
 from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
 from rover_bus.node.presence import Presence
+from rover_bus.node.spans import traced
 from rover_bus.node.storage.persister import Places
 from rover_bus.ps.shared_secret import Secret
 
@@ -135,7 +136,8 @@ def _put_together(bus: Bus, me: Host, home: layout.StateDirectory, options: Opti
     presence = Presence(
         bus, me.name, me.daemon, f"{layout.boot_id()}:{home.root}", me.settings.hosts.presence_s
     )
-    return Daemon(bus, me, presence, partial(LocalPlatform, home, machine, settings), places)
+    me, platform = traced(me, partial(LocalPlatform, home, machine, settings))
+    return Daemon(bus, me, presence, platform, places)
 
 
 async def _hold(home: layout.StateDirectory, patience_s: float) -> int:

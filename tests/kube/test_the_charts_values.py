@@ -18,6 +18,7 @@ MATRIX: dict[str, dict[str, Any]] = {
         "operator": {"replicas": 1},
     },
     "a broker that is there": {"nats": {"url": "nats://nats.example:4222", "secret": "word"}},
+    "traces": {"traces": {"endpoint": "http://collector.example:4318"}},
     "cluster-wide rights": {"clusterWide": True, "watchNamespaces": ["default", "kube-public"]},
     "other namespaces": {
         "watchNamespaces": ["kube-public", "default"],

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rover_bus.events import traces
 from rover_bus.events.identity import IN_ORDER, Exit, Member, Resources
 from rover_bus.events.last_words import read_tail
 from rover_bus.events.logs import get_logger
@@ -177,7 +178,8 @@ class Processes:
         return {**self._settings.environment, **request.environment, **marker}
 
     def environment(self, incarnation: Incarnation, credential: str = "") -> dict[str, str]:
-        return environment_of(self._settings, incarnation, self._directory(incarnation).path, credential)
+        directory = self._directory(incarnation).path
+        return environment_of(self._settings, incarnation, directory, credential) | traces.environment()
 
     def _directory(self, incarnation: Incarnation) -> layout.IncarnationDirectory:
         return self._layout.incarnation(incarnation.job, incarnation.uid, incarnation.member)
