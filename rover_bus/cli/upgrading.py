@@ -1,6 +1,6 @@
 """Which release each process of a stack runs, and raising the stack's format once all of them read the next (docs/design/0073).
 
-Feeds `rover upgrade` and `rover doctor`. What follows a stream says its release with its position (events/positions.py), in the
+Feeds `rover upgrade`. What follows a stream says its release with its position (events/positions.py), in the
 account of its tenant; servers and workers say theirs when they are admitted, which each job's log has. A process of a release
 before 0.4.0 says nothing: it reads format 1.
 """
