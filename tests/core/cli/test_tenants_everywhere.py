@@ -17,7 +17,7 @@ JOB_NAMES = {"job", "event", "words", "name"}  # parameters by which a command i
 # Of a job; of all jobs of a tenant, or of all tenants.
 OF_A_JOB = {
     *("cancel", "events", "explain", "export", "forget", "logs", "members", "move", "pause", "resume", "run"),
-    *("replay", "scale", "stop", "story", "submit", "what-if", "witness", "doctor"),
+    *("replay", "scale", "stop", "story", "submit", "what-if", "witness", "doctor", "disk"),
     *(f"plan {each}" for each in ("list", "approve", "reject", "mode", "try")),
     *(f"checkpoint {each}" for each in ("list", "verify", "restore", "prune")),
 }
@@ -43,12 +43,15 @@ OF_NO_TENANT = {
         "fit",
         "nats",
         *(f"kube {each}" for each in ("render", "prepare", "clean", "credentials", "memory")),
+        *(f"kube {each}" for each in ("approve", "reject")),
+        "upgrade",
     ),
     *(
         f"auth {each}"
         for each in ("add", "list", "credentials", "remove", "token", "users", "revoke", "rotate")
     ),
     *(f"quota {each}" for each in ("list", "set", "remove")),
+    *(f"freeze {each}" for each in ("list", "set", "lift")),
 }
 
 
