@@ -42,10 +42,12 @@ def event_json(happened: Happened) -> str:
 
 
 def event_record(happened: Happened) -> dict[str, Any]:
-    """Return one fact with every field, in JSON's types."""
+    """Return one fact with every field, in JSON's types; what a later format writes otherwise, in the form that readers know."""
     from rover_bus.cli.decode import describe
+    from rover_bus.events.codec import encode, type_of
 
-    stored, envelope = happened.stored, happened.envelope
+    stored, envelope, fact = happened.stored, happened.envelope, happened.fact
+    otherwise = fact is not None and type_of(stored.body) != fact.tag()
     passed_over = {"passed_over": happened.problem} if happened.problem else {}
     return {
         "id": happened.id,
@@ -55,5 +57,5 @@ def event_record(happened: Happened) -> dict[str, Any]:
         "source": envelope.source,
         "cause": envelope.cause,
         **passed_over,
-        "body": describe(stored.body),
+        "body": describe(encode(fact) if otherwise else stored.body),
     }
