@@ -16,6 +16,7 @@ from rover_bus.cli.home import Home
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import subjects
 from rover_bus.events.bus import Stored
+from rover_bus.events.formats import FORMAT
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import FACTS
 from rover_bus.events.timelines import stack_timeline
@@ -127,7 +128,7 @@ def test_what_is_no_whole_backup_is_refused_and_leaves_the_store_as_it_was(tmp_p
 
     (saved / "backup.json").unlink()
     refused()
-    (saved / "backup.json").write_text(whole.replace('"format": 1', '"format": 8'))
+    (saved / "backup.json").write_text(whole.replace(f'"format": {FORMAT}', '"format": 88'))
     refused()
     (saved / "backup.json").write_text(whole)
     cut_off(saved / "ROVER_FACTS" / "stream.tar.s2")

@@ -22,6 +22,7 @@ from small_job import SmallJob
 from rover_bus.cli.stack import RunningStack
 from rover_bus.events import subjects
 from rover_bus.events.codec import encode
+from rover_bus.events.formats import FORMAT
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.streams import LOG
 
@@ -215,7 +216,9 @@ def the_jobs_log_is_damaged(scene: Scene, row: Row) -> Done:
 
 
 def the_jobs_log_is_of_a_later_release(scene: Scene, row: Row) -> Done:
-    return lead_from(scene, row, "later", encode({"format": 2, "records": [{"type": "of.tomorrow.v1"}]}))
+    return lead_from(
+        scene, row, "later", encode({"format": FORMAT + 1, "records": [{"type": "of.tomorrow.v1"}]})
+    )
 
 
 def lead_from(scene: Scene, row: Row, job: str, batch: bytes) -> Done:

@@ -826,4 +826,4 @@ def test_a_log_of_a_later_release_is_led_from_by_none_of_this_one(stage):
     for end in stage(scenario):
         assert isinstance(end, LogTooNew)
         assert end.exit_code == 9
-        assert "is written in format 2" in str(end)
+        assert f"is written in format {FORMAT + 1}" in str(end)
