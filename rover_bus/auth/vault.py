@@ -109,11 +109,10 @@ class Vault:
         return tokens.public(self._seed(account))
 
     def _tell_public_keys(self) -> None:
-        """Write what a host needs to know of the accounts, beside the seeds that it must not have."""
+        """Write what a host needs of the accounts, beside the seeds that it must not have."""
         for account, key in self.keys_of_hosts.items():
-            file, told = self._public_file(account), key + "\n"
-            if not file.exists() or file.read_text() != told:  # an operator comes here for each of its nodes
-                write_secret(file, told)
+            if not (file := self._public_file(account)).exists() or file.read_text() != key + "\n":
+                write_secret(file, key + "\n")  # where it is new: an operator comes here for each of its nodes
 
     # -- what the broker needs -----------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ def freeze() -> None:
 def set_freeze(  # noqa: PLR0913 - a command's options are its parameters
     stack: Address, name: str, begins: str, ends: str, lasts: str, every: str | None, tenant: str, reason: str
 ) -> None:
-    """Set the window NAME, or set it anew: `rover freeze set sale --from 2026-12-24T18:00 --for 3d --reason "the sale"`.
+    """Set the window NAME, or change it: `rover freeze set sale --from 2026-12-24T18:00 --for 3d --reason "the sale"`.
 
     TIME is ISO 8601, in UTC where it names no offset.
     """
