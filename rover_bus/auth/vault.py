@@ -112,7 +112,7 @@ class Vault:
         """Write what a host needs of the accounts, beside the seeds that it must not have."""
         for account, key in self.keys_of_hosts.items():
             if not (file := self._public_file(account)).exists() or file.read_text() != key + "\n":
-                write_secret(file, key + "\n")  # where it is new: an operator comes here for each of its nodes
+                write_secret(file, key + "\n")  # once: an operator comes here for each node
 
     # -- what the broker needs -----------------------------------------------------------------------------------------
 
