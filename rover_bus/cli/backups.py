@@ -23,7 +23,7 @@ import msgspec
 from rover_bus import __version__
 from rover_bus.auth.vault import Vault
 from rover_bus.brain.log import BrainBatch, BrainTermBegun
-from rover_bus.cli.tenants import of_registrar
+from rover_bus.cli.tenants import copy_restored, of_registrar
 from rover_bus.cli.views.history import read_jobs
 from rover_bus.events import snapshots
 from rover_bus.events.bus import Bus
@@ -133,6 +133,8 @@ async def restore(url: str, vault: Vault, directory: Path) -> list[str]:
         async with of_registrar(url, vault.owner_credentials(tenant)) as owner:
             for each in _in_order(_place(directory, tenant)):
                 await snapshots.put_back(owner, each)
+            if tenant == DEFAULT_TENANT and about.tenants:
+                await copy_restored(owner, about.tenants)
             going_on += [
                 f"{tenant}/{job}" if tenant != DEFAULT_TENANT else job
                 for job in await _begin_again(owner, timeline, str(directory))

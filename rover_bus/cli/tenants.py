@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 import msgspec
 
 from rover_bus.auth.vault import Vault
+from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError
 from rover_bus.events.nats_bus import NatsBus
-from rover_bus.events.nats_jetstream import copying_config
 from rover_bus.events.nats_storage import NatsStorage
 from rover_bus.events.streams import FACTS, OF_TENANT, PROFILES, STREAMS, TENANTS, StreamSpec
+from rover_bus.events.subjects import of_tenant
 
 UPDATE, DELETE = "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE"
 TOLD_S, AGAIN_S = 5.0, 0.1
@@ -117,8 +118,25 @@ async def _copy(owner: NatsBus, tenants: Iterable[str]) -> None:
     """Have the control account hold facts and samples of these tenants, and go on with those of no others."""
     for spec in STREAMS:
         if spec.name in (FACTS, PROFILES):
-            config = copying_config(spec, tenants, owner.replicas)
-            await owner.api(f"STREAM.UPDATE.{spec.name}", config, f"copy {spec.name}")
+            present = await owner.api(f"STREAM.INFO.{spec.name}", None, f"look at {spec.name}")
+            await _copy_from(owner, spec, tenants, jetstream.read_starts(present.config, tenants))
+
+
+async def _copy_from(
+    owner: NatsBus, spec: StreamSpec, tenants: Iterable[str], starts: Mapping[str, int]
+) -> None:
+    config = jetstream.copying_config(spec, tenants, owner.replicas, starts)
+    await owner.api(f"STREAM.UPDATE.{spec.name}", config, f"copy {spec.name}")
+
+
+async def copy_restored(owner: NatsBus, tenants: Iterable[str]) -> None:
+    """Have the control account, whose facts were put back without their sources, go on after what it copied. Raises BusError."""
+    starts: dict[str, int] = {}
+    for tenant in tenants:
+        newest = await owner.newest(FACTS, of_tenant(tenant, ">"))
+        starts[tenant] = jetstream.copied_sequence(newest.headers) + 1 if newest is not None else 0
+    [facts] = [spec for spec in STREAMS if spec.name == FACTS]
+    await _copy_from(owner, facts, tenants, starts)
 
 
 async def _note(owner: NatsBus, vault: Vault, tenant: str) -> None:

@@ -8,7 +8,7 @@ lists, the API itself does not. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -29,6 +29,7 @@ STATUS = "Status"
 SOURCE = (
     "Nats-Stream-Source"  # `<stream>:<account> <sequence> <filter> <transform> ...`, on what a stream copied
 )
+START = "opt_start_seq"  # of a source
 LEAST_TTL_S = 1.0  # the server's least time to live
 
 WRONG_SEQUENCE = frozenset({10071, 10070, 10164})
@@ -137,8 +138,15 @@ def stream_config(spec: StreamSpec, replicas: int = 1) -> dict[str, Any]:
     }
 
 
-def copying_config(spec: StreamSpec, tenants: Iterable[str], replicas: int = 1) -> dict[str, Any]:
-    """Return the configuration of the control account's stream that holds what those of these tenants hold, under their names."""
+def copying_config(
+    spec: StreamSpec, tenants: Iterable[str], replicas: int = 1, starts: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Return the configuration of the control account's stream that holds what those of these tenants hold, under their names.
+
+    `starts`: by tenant, the sequence of its stream from which copies are made where the server does not know what it copied: it
+    knows a stream by when that was made, and one that was restored is another to it (2.15).
+    """
+    starts = starts or {}
     sources = [
         {
             "name": spec.name,
@@ -146,10 +154,29 @@ def copying_config(spec: StreamSpec, tenants: Iterable[str], replicas: int = 1) 
             "subject_transforms": [
                 {"src": each, "dest": of_tenant(tenant, each)} for each in _COPIED[spec.name]
             ],
+            **({START: starts[tenant]} if starts.get(tenant) else {}),
         }
         for tenant in tenants
     ]
     return {**stream_config(spec, replicas), "sources": sources}
+
+
+def read_starts(present: dict[str, Any], tenants: Iterable[str]) -> dict[str, int]:
+    """Return the starts that a present configuration has for these tenants, as `copying_config` takes them."""
+    of = {of_tenant(tenant, API): tenant for tenant in tenants}
+    return {
+        of[source["external"]["api"]]: int(source[START])
+        for source in present.get("sources") or ()
+        if source.get(START) and source.get("external", {}).get("api") in of
+    }
+
+
+def copied_sequence(headers: Headers) -> int:
+    """Return the sequence that a copied message had in the stream that it was copied from; 0 for one that was not copied."""
+    try:
+        return int(headers[SOURCE].split(" ")[1])
+    except (KeyError, IndexError, ValueError):
+        return 0
 
 
 def bucket_config(spec: BucketSpec, replicas: int = 1) -> dict[str, Any]:

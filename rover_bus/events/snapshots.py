@@ -107,8 +107,12 @@ def read_about(directory: Path) -> dict[str, Any]:
 
 
 async def put_back(bus: NatsBus, directory: Path) -> None:
-    """Make a stream of what lies in a directory; one of that name must not be there. Raises BusError, InputError, OSError."""
+    """Make a stream of what lies in a directory; one of that name must not be there. Raises BusError, InputError, OSError.
+
+    It copies from no other stream: the server would not know what it had copied (nats_jetstream.py, `copying_config`).
+    """
     stream, about = directory.name, read_about(directory)
+    about["config"].pop("sources", None)
     what = f"restore of {stream}"
     opened = msgspec.json.decode(
         await _call(bus, f"STREAM.RESTORE.{stream}", about, what, _OPENED_S), type=_Restore
