@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from rover_bus.cli.home import Home, NoStack
-from rover_bus.events.errors import InputError
+from rover_bus.cli.home import A_READER, Home, NoStack
+from rover_bus.events.errors import InputError, Refused
 from rover_bus.events.subjects import DEFAULT_TENANT, qualified, split_job
 from rover_bus.events.subjects import name as check_name
 
@@ -106,21 +106,38 @@ def with_history(command: F) -> F:
     @wraps(command)
     def run(*arguments: Any, directory: str, url: str, secret_file: str, whose: str, **options: Any) -> Any:
         tenant = split_name(options, whose)
-        try:
-            stack = find_stack(directory, url, secret_file, tenant)
-        except NoStack:
-            with of_stopped(Home.find(directory)) as left:
-                return command(*arguments, stack=replace(left, tenant=tenant), **options)
-        return command(*arguments, stack=stack, **options)
+        with _running_or_stopped(directory, url, secret_file, tenant) as stack:
+            return command(*arguments, stack=stack, **options)
 
     return cast("F", stack_options(run))
+
+
+@contextmanager
+def _running_or_stopped(directory: str, url: str, secret_file: str, tenant: str) -> Iterator[Address]:
+    def find_running() -> Address | None:
+        with suppress(NoStack):
+            return find_stack(directory, url, secret_file, tenant)
+        return None
+
+    stack = find_running()
+    with ExitStack() as ends:
+        if stack is None:
+            try:
+                left = ends.enter_context(of_stopped(Home.find(directory)))
+            except Refused:
+                stack = find_running()  # it has begun meanwhile
+                if stack is None:
+                    raise
+            else:
+                stack = replace(left, tenant=tenant)
+        yield stack
 
 
 @contextmanager
 def of_stopped(home: Home) -> Iterator[Address]:
     """Run a private broker on loopback over what a stopped stack left, while the body runs. Raises NoStack where nothing was left.
 
-    The directory's lock is held meanwhile: two brokers over one store would destroy it.
+    The directory's lock is held meanwhile: two brokers over one store would destroy it. Raises Refused when it is not free in time.
     """
     from rover_bus.auth.vault import Vault
     from rover_bus.events.broker import EmbeddedBroker
@@ -129,7 +146,7 @@ def of_stopped(home: Home) -> Iterator[Address]:
         raise NoStack(
             f"no stack runs in {home.root}, and none left a log there: name one with --dir or --url"
         )
-    lock = home.hold()
+    lock = home.hold(A_READER)
     try:
         with EmbeddedBroker(home.broker, rights=Vault(home.auth).server_configuration) as broker:
             click.echo(f"no stack runs in {home.root}: this is what it left", err=True)

@@ -20,8 +20,9 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,6 +33,12 @@ from rover_bus.events.written_settings import choose, of_processes
 
 VARIABLE = "ROVER_HOME"
 DEFAULT = ".rover"
+A_STACK, A_READER, A_RESTORE = (
+    "is a stack",
+    "reads what a stack left",
+    "restores a backup",
+)  # what holds a lock
+PATIENCE_S, LOOK_S = 30.0, 0.05
 
 
 class NoStack(BusError):
@@ -153,29 +160,44 @@ class Home:
         except OSError as error:
             raise InputError(f"{self.root} cannot be the state directory: {error.strerror}") from None
 
-    def hold(self) -> int:
-        """Take the directory for this process; return the lock's descriptor. Raises Refused when a stack runs here."""
+    def hold(self, what: str = A_STACK) -> int:
+        """Take the directory for this process; return the lock's descriptor. `what`: what it does here, as others are told.
+
+        Another command may have it for a moment: it reads what a stopped stack left, or a stack begins or ends. Raises Refused when
+        a stack runs here, or when it is not free in time.
+        """
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline_s = time.monotonic() + PATIENCE_S
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            while not _take(descriptor, fcntl.LOCK_EX):
+                if self._runs_a_stack() or time.monotonic() > deadline_s:
+                    raise Refused(self._whose(descriptor), "exists")
+                time.sleep(LOOK_S)
+            with suppress(OSError):  # a full disk: then nothing names the holder
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()} {what}".encode(), 0)
+        except BaseException:
             os.close(descriptor)
-            raise Refused(
-                f"a stack runs in {self.root} already: use it, end it with `rover down`, or choose another --dir",
-                "exists",
-            ) from None
+            raise
         return descriptor
 
+    def _whose(self, lock: int) -> str:
+        pid, what = _holder(lock)
+        if what == A_STACK:
+            return f"a stack runs in {self.root} already: use it, end it with `rover down`, or choose another --dir"
+        return f"process {pid} {what} in {self.root}: try again when it has ended, or choose another --dir"
+
+    def _runs_a_stack(self) -> bool:
+        record = self._read_record()
+        return record is not None and _lives(record.pid) and self.is_held()
+
     def is_held(self) -> bool:
-        """Say whether a stack runs here."""
+        """Say whether a stack runs here, or begins or ends; a command that reads what one left is none."""
         try:
             with self._lock.open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return not _take(lock.fileno(), fcntl.LOCK_SH) and _holder(lock.fileno())[1] == A_STACK
         except FileNotFoundError:
             return False
-        except BlockingIOError:
-            return True
-        return False
 
     def of_running(self) -> Home:
         """Return where the state of the stack that runs here is: here, unless its record says otherwise."""
@@ -223,12 +245,40 @@ class Home:
 
     def read_record(self) -> StackRecord:
         """Return how to reach the stack that runs here. Raises NoStack."""
-        try:
-            record = StackRecord(**json.loads(self._record.read_text()))
-        except (OSError, ValueError, TypeError):
-            record = None
+        record = self._read_record()
         if record is None or not self.is_held():
             raise NoStack(
                 f"no stack runs in {self.root}: start one with `rover up`, or name one with --dir or --url"
             )
         return record
+
+    def _read_record(self) -> StackRecord | None:
+        """Return what the stack that ran here last noted, unless it ended in order."""
+        try:
+            return StackRecord(**json.loads(self._record.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def _take(lock: int, how: int) -> bool:
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(lock: int) -> tuple[int, str]:
+    """Return which process wrote itself into a lock, and what it does: a stack, where nothing of it can be read."""
+    pid, _, what = os.pread(lock, 200, 0).decode(errors="replace").partition(" ")
+    return (int(pid), what) if pid.isdecimal() and what else (0, A_STACK)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -65,7 +65,8 @@ class MemoryBroker:
         self._captures: dict[str, list[MemoryStream]] = {}
         self._numbers = 0
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._alarm_s = 0.0  # its loop time: uvloop's handle of a time that has passed does not say it
         self.ensure(streams, buckets)
 
     def connect(self, name: str) -> MemoryBus:
@@ -415,13 +416,16 @@ class MemoryBroker:
             loop.call_soon(call, *args)
             return
         heappush(self._agenda, (when, self.number(), call, args))
-        if self._alarm is None or when < self._alarm.when():
+        if self._alarm is None or when < self._alarm_s:
             self._set_alarm(loop)
 
     def _set_alarm(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = loop.call_at(self._agenda[0][0], self._ring, loop) if self._agenda else None
+        self._alarm = None
+        if self._agenda:
+            self._alarm_s = self._agenda[0][0]
+            self._alarm = loop.call_at(self._alarm_s, self._ring, loop)
 
     def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()

@@ -8,6 +8,7 @@ none comes twice and none is lost (nats-py's own ordered consumers and KV watche
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -252,7 +253,8 @@ class NatsWatch(NatsFollower):
         self._ready = asyncio.Event()
         self._due: dict[str, float] = {}  # key -> loop time at which to look whether it has expired
         self._patience: dict[str, float] = {}
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._alarm_s = math.inf  # its loop time: uvloop's handle of a time that has passed does not say it
         self._looking: asyncio.Task[None] | None = None
         self._confirming: asyncio.Task[None] | None = None
 
@@ -349,14 +351,16 @@ class NatsWatch(NatsFollower):
         # The broker's clock may differ from ours: never later than a whole time to live from now, and looking early costs little.
         left_s = min(ttl_s, max(0.0, ttl_s - (time.time() - stored.time_ms / 1000)))
         self._due[key] = asyncio.get_running_loop().time() + left_s
-        if self._alarm is None or self._due[key] < self._alarm.when():
+        if self._alarm is None or self._due[key] < self._alarm_s:
             self._set_alarm()
 
     def _set_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        first = min(self._due.values(), default=None)
-        self._alarm = None if first is None else asyncio.get_running_loop().call_at(first, self._look)
+        first_s = min(self._due.values(), default=math.inf)
+        self._alarm, self._alarm_s = None, first_s
+        if self._due:
+            self._alarm = asyncio.get_running_loop().call_at(first_s, self._look)
 
     def _look(self) -> None:
         self._alarm = None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from rover_bus.cli.home import Home
+from rover_bus.cli.home import A_RESTORE, Home
 from rover_bus.events.errors import InputError
 
 directory_option = click.option(
@@ -54,7 +54,7 @@ def restore(directory: Path, home: str) -> None:
     of = Home.find(home)
     about = read_backup(directory)
     of.create()
-    lock = of.hold()
+    lock = of.hold(A_RESTORE)
     try:
         vault = Vault(of.auth)
         vault.make_keys()

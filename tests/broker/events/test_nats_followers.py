@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -98,3 +99,27 @@ def test_a_thousand_keys_are_watched_and_each_expiry_is_told_once(broker: Embedd
         await bus.close()
 
     asyncio.run(program())
+
+
+def test_entries_that_seem_to_have_expired_before_they_came_are_handed_over(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a host that is late, or whose clock is ahead; in the loop that services have, whose timers of the past have no time."""
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed")
+
+    class Ahead:
+        @staticmethod
+        def time() -> float:
+            return time.time() + 3600.0
+
+    async def program() -> None:
+        bus, known = await connect(broker), list[Entry]()
+        for number in range(3):
+            await bus.put(LEADERS, f"job-{number}", b"x", ttl_s=60.0)
+        monkeypatch.setattr(nats_follow, "time", Ahead)
+        await bus.watch(LEADERS, "*", known.append)
+        await come_true(lambda: {each.key for each in known} == {"job-0", "job-1", "job-2"})
+        assert all(each.value == b"x" for each in known)
+        await bus.close()
+
+    uvloop.run(program())
