@@ -80,8 +80,11 @@ def settle(name: str, known: KnownJob, state: BrainState, models: StandingModels
 def propose_because(name: str, known: KnownJob, state: BrainState, wish: Wish, **more: Any) -> PlanProposed:
     """Return the plan for a wish, with its cause."""
     plan = propose(name, known, state, wish, **more)
-    slow = plan.replaces if wish.constant == Reason.STRAGGLER_REPLACE else []
-    return plan.replace(cause=causes.straggler(slow[0]) if slow else known.after("cooldown"))
+    if wish.constant != Reason.STRAGGLER_REPLACE:
+        return plan.replace(cause=known.after("cooldown"))
+    # Optimus replaces by the window alone: a worker that its rule takes need not have been found to be a straggler.
+    found = [member for member in plan.replaces if member.index in known.stragglers]
+    return plan.replace(cause=causes.straggler(found[0]) if found else known.after("window"))
 
 
 def withhold(

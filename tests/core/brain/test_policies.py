@@ -15,6 +15,7 @@ from rover_bus.brain.settling import settle
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.wishes import CapacityLeft, Wish
+from rover_bus.events import causes
 from rover_bus.events.facts import PlanProposed
 
 
@@ -99,6 +100,11 @@ def test_a_worker_below_half_of_the_median_is_replaced_at_once() -> None:
     (plan,) = decider._replace("one", job)
     assert isinstance(plan, PlanProposed)
     assert (plan.constant, [each.name for each in plan.replaces]) == ("straggler_replace", ["worker-2"])
+    assert plan.cause == job.after("window"), "no fact has named a straggler"
+    job.stragglers = {2: "straggler_replace"}
+    (plan,) = decider._replace("one", job)
+    assert isinstance(plan, PlanProposed)
+    assert plan.cause == causes.straggler(plan.replaces[0])
     job.paces[2] = WorkerPace(past=100.0, share=0.55)
     assert not stragglers_by_half(job)
 
