@@ -66,14 +66,16 @@ core: .venv/dev.stamp
 simulate: .venv/dev.stamp
 	ROVER_SIMULATIONS=$(or $(COUNT),10000) $(BIN)/pytest $(PARALLEL) tests/simulation --timeout=7200 $(ARGS)
 
+chaos upgrade kube: export TEST_PATIENCE_S = 900
+
 chaos: .venv/dev.stamp
 	$(BIN)/pytest $(PARALLEL) tests/chaos --timeout=1800 $(ARGS)
 
 upgrade: .venv/dev.stamp
-	$(BIN)/pytest $(PARALLEL) tests/upgrade --timeout=600 $(ARGS)
+	$(BIN)/pytest $(PARALLEL) tests/upgrade --timeout=1800 $(ARGS)
 
 kube: .venv/dev.stamp
-	$(BIN)/pytest tests/kube -rs $(ARGS)
+	$(BIN)/pytest tests/kube -rs --timeout=1800 $(ARGS)
 
 attack: .venv/dev.stamp
 	PYTHONPATH=tests/rigs $(BIN)/python -m attack $(or $(SEEDS),0..9) $(ARGS)
