@@ -38,7 +38,8 @@ Written by `make docs` from `rover_bus/web/routes.py`; [openapi.json](openapi.js
 `/api/v1/openapi.json`. Why it is so: [0063](design/0063-what-serves-http.md).
 
 A token is made by `rover auth page-token` and sent as `Authorization: Bearer TOKEN`. What may act may look, and what may look
-may scrape. On loopback looking and scraping need none. An error is `{"code": ..., "message": ...}`.
+may scrape. On loopback looking and scraping need none. An error is `{"code": ..., "message": ...}`. Each answer of the API has
+the header `Rover-Sequence`: the newest fact that was known when the answer was begun.
 
 | Route | Needs | What it does |
 |---|---|---|

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from rover_bus.web.bodies import Problem
-from rover_bus.web.routes import ROUTES, HttpRoute
+from rover_bus.web.routes import ROUTES, SEQUENCE, HttpRoute
 
 _REFERENCE = "#/components/schemas/{name}"
 PROBLEMS = {
@@ -60,6 +60,10 @@ def _operation(route: HttpRoute, by_type: dict[str, Any]) -> dict[str, Any]:
     answered: dict[str, Any] = {"schema": by_type[str(route.answers)]}
     if route.content == "text/event-stream":
         answered = {"schema": {"type": "string"}, "x-data": by_type[str(route.answers)]}
+    asked: dict[str, Any] = {"description": "As asked.", "content": {route.content: answered}}
+    if route.content != "text/event-stream":
+        about = "Sequence of the newest fact that was known when the answer was begun: all up to it are in the answer."
+        asked["headers"] = {SEQUENCE: {"description": about, "schema": {"type": "integer"}}}
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.about,
@@ -75,7 +79,7 @@ def _operation(route: HttpRoute, by_type: dict[str, Any]) -> dict[str, Any]:
             for each in route.parameters
         ],
         "responses": {
-            "200": {"description": "As asked.", "content": {route.content: answered}},
+            "200": asked,
             **{
                 status: {
                     "description": about,

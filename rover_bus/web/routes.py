@@ -74,6 +74,7 @@ class HttpRoute:
 
 
 API = "/api/v1"
+SEQUENCE = "Rover-Sequence"  # the header of an answer that says on which newest fact it rests
 _JOB = Parameter("job", "A job; of a tenant TENANT@JOB.", where="path")
 _OF_JOB = Parameter("job", "Of this job alone; of a tenant TENANT/JOB.")
 _PLAN = Parameter("plan", "The number of a plan.", "integer", "path")

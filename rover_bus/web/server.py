@@ -22,7 +22,7 @@ from rover_bus.web.bodies import Problem
 from rover_bus.web.openapi import document
 from rover_bus.web.port import Page
 from rover_bus.web.rendering import CONTENT_TYPE, Rendering
-from rover_bus.web.routes import API, ROUTES, HttpRoute
+from rover_bus.web.routes import API, ROUTES, SEQUENCE, HttpRoute
 from rover_bus.web.static_files import FILES
 from rover_bus.web.streaming import STREAMS, OpenStreams
 
@@ -138,7 +138,11 @@ class WebServer:
                 return _problem(
                     503, "not_ready", "what is stored has not all been read yet: ask again in a second"
                 )
-            return await route.handler(self.page, request)
+            sequence = self.page.sequence
+            response = await route.handler(self.page, request)
+            if not response.prepared:
+                response.headers[SEQUENCE] = str(sequence)
+            return response
 
         return show
 

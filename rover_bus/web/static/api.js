@@ -13,7 +13,13 @@ function headers() {
 }
 
 export async function get(path) {
-  return read(await fetch(`/api/v1${path}`, { headers: headers(), cache: "no-store" }));
+  return (await getAt(path)).body;
+}
+
+// The body, and the sequence of the newest fact that it rests on.
+export async function getAt(path) {
+  const response = await fetch(`/api/v1${path}`, { headers: headers(), cache: "no-store" });
+  return { body: await read(response), sequence: response.headers.get("Rover-Sequence") };
 }
 
 export async function post(path, body) {

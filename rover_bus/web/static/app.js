@@ -1,7 +1,7 @@
 // The page: which view is shown, and when it is drawn again. It is drawn from the API alone, a moment after each event.
 
 import { follow, get, token } from "./api.js";
-import { element } from "./dom.js";
+import { element, told } from "./dom.js";
 import { EventList } from "./events.js";
 import { JobsView } from "./jobs.js";
 
@@ -32,8 +32,9 @@ async function draw() {
   try {
     const [cluster] = await Promise.all([get("/cluster"), view.update()]);
     const cores = cluster.hosts.reduce((sum, host) => sum + host.cores_used, 0);
-    document.getElementById("cluster").textContent =
-      `${cluster.hosts.length} ${cluster.hosts.length === 1 ? "host" : "hosts"}, ${cores.toFixed(1)} cores in use, ${cluster.brain ? "a Brain leads" : "no Brain leads"}`;
+    const header = document.getElementById("cluster");
+    header.dataset.sequence = cluster.sequence;
+    header.replaceChildren(told(cluster.hosts.length), cluster.hosts.length === 1 ? " host, " : " hosts, ", told(cores, cores.toFixed(1)), " cores in use, ", cluster.brain ? "a Brain leads" : "no Brain leads");
     complain("");
   } catch (error) {
     if (view === shown.view) complain(error.message);

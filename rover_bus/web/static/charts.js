@@ -1,6 +1,6 @@
 // The charts of a job: throughput beside what was promised, the program's metrics, memory, and the front of its newest plan.
 
-import { clock, number, row, span } from "./dom.js";
+import { clock, listed, number, row, span, told } from "./dom.js";
 import { Charts, short } from "./panels.js";
 
 const MIB = 2 ** 20;
@@ -18,15 +18,13 @@ export class Throughput extends Charts {
     if (!shown.times_ms.length) return this.empty("nothing was reported yet");
     const last = shown.measured.at(-1);
     const promised = promises.at(-1);
-    this.words(`${short(last)} samples/s at last` + (promised ? `, ${short(promised.predicted)} predicted by plan ${promised.plan}` + interval(promised) : ", nothing was predicted"));
-    const measured = new Map(shown.times_ms.map((at, index) => [at, shown.measured[index]]));
-    const begin = shown.times_ms[0];
-    const times = [...new Set([...shown.times_ms, ...promises.map((each) => Math.max(each.from_ms, begin))])].sort((one, other) => one - other);
-    const held = times.map((at) => promises.findLast((each) => each.from_ms <= at) ?? null);
+    this.words(brief(last), " samples/s at last, ", promised ? [brief(promised.predicted), " predicted by plan ", told(promised.plan, promised.plan), interval(promised)].flat() : "nothing was predicted");
+    const points = pointsOf(shown, promises);
+    const held = points.map(({ at }) => promises.findLast((each) => each.from_ms <= at) ?? null);
     const drawing = {
-      x: times.map((at) => at / 1000),
+      x: points.map(({ at }) => at / 1000),
       series: [
-        { label: "measured", color: "compute", values: times.map((at) => measured.get(at) ?? null) },
+        { label: "measured", color: "compute", values: points.map(({ measured }) => measured) },
         { label: "predicted", color: "pull", dash: [6, 4], stepped: true, gaps: true, values: held.map((each) => each?.predicted ?? null) },
         { label: "90 % high", color: "interval", width: 1, stepped: true, gaps: true, values: held.map((each) => each?.high_90 ?? null) },
         { label: "90 % low", color: "interval", width: 1, stepped: true, gaps: true, values: held.map((each) => each?.low_90 ?? null) },
@@ -35,16 +33,32 @@ export class Throughput extends Charts {
     };
     await this.plot("throughput", drawing, this.note.textContent);
     this.behindIt([["time"], ["measured", true], ["predicted", true], ["low", true], ["high", true], ["plan", true]], () =>
-      times.map((at, index) => {
+      points.map(({ at, measured }, index) => {
         const each = held[index];
-        return row([clock(at), number(measured.get(at) ?? null), number(each?.predicted), number(each?.low_90), number(each?.high_90), number(each?.plan)]);
+        return row([clock(at), number(measured), number(each?.predicted), number(each?.low_90), number(each?.high_90), number(each?.plan)]);
       }),
     );
   }
 }
 
+// Each report, also of two in one millisecond, and where a plan was carried out between them.
+function pointsOf({ times_ms, measured }, promises) {
+  const begins = new Set(promises.map((each) => Math.max(each.from_ms, times_ms[0])));
+  for (const at of times_ms) begins.delete(at);
+  const reports = times_ms.map((at, index) => ({ at, measured: measured[index] }));
+  return [...reports, ...[...begins].map((at) => ({ at, measured: null }))].sort((one, other) => one.at - other.at);
+}
+
 function interval(promise) {
-  return promise.low_90 ? ` (${short(promise.low_90)} to ${short(promise.high_90)})` : "";
+  return promise.low_90 ? [" (", brief(promise.low_90), " to ", brief(promise.high_90), ")"] : [];
+}
+
+function brief(value) {
+  return told(value, short(value));
+}
+
+function lasts(seconds) {
+  return seconds === null ? span(null) : told(seconds, span(seconds));
 }
 
 export class Program extends Charts {
@@ -54,9 +68,8 @@ export class Program extends Charts {
 
   async update(shown) {
     this.element.dataset.sequence = shown.sequence;
-    if (!shown.metrics.length) return this.empty(`the program reports none; ${ending(shown)}`);
-    const newest = shown.metrics.map((each) => `${each.name} ${short(each.values.at(-1))}`).join(", ");
-    this.words(`${newest}; ${ending(shown)}`);
+    if (!shown.metrics.length) return this.empty("the program reports none; ", ending(shown));
+    this.words(listed(shown.metrics.map((each) => [`${each.name} `, brief(each.values.at(-1))])), "; ", ending(shown));
     this.only(shown.metrics.map((each) => each.name));
     for (const [index, each] of shown.metrics.entries()) {
       const series = [{ label: each.name, color: LINES[index % LINES.length], values: each.values }];
@@ -75,12 +88,17 @@ function ending(shown) {
   const said = [];
   const target = shown.target;
   if (target) {
-    const what = target.target ? `${target.metric} ${short(target.target)}` : "its target";
-    const when = target.eta_s === null ? "is out of reach by what is known" : `is reached in ${span(target.eta_s)} (${span(target.low_90_s ?? 0)} to ${target.high_90_s === null ? "never" : span(target.high_90_s)})`;
-    said.push(`${what} ${when}`);
+    const what = target.target ? [`${target.metric} `, brief(target.target)] : ["its target"];
+    said.push([...what, ...reached(target)]);
   }
-  said.push(shown.seconds_left === null ? "no end is foreseen" : `the data ends in ${span(shown.seconds_left)} at the present speed`);
-  return said.join("; ");
+  said.push(shown.seconds_left === null ? "no end is foreseen" : ["the data ends in ", lasts(shown.seconds_left), " at the present speed"]);
+  return listed(said, "; ");
+}
+
+function reached(target) {
+  if (target.eta_s === null) return [" is out of reach by what is known"];
+  const latest = target.high_90_s === null ? "never" : lasts(target.high_90_s);
+  return [" is reached in ", lasts(target.eta_s), " (", lasts(target.low_90_s), " to ", latest, ")"];
 }
 
 export class Memory extends Charts {
@@ -94,16 +112,17 @@ export class Memory extends Charts {
     const fullest = [...shown.members].sort((one, other) => fullness(other) - fullness(one));
     const lines = fullest.slice(0, MOST_LINES);
     const first = lines[0];
-    const limit = first.limit_bytes ? ` of ${short(first.limit_bytes / MIB)} MiB` : ", no limit";
-    const bound = first.upper_bytes.length ? `; at most ${short(first.upper_bytes.at(-1) / MIB)} MiB in ${span(first.ahead_s.at(-1))}` : "";
-    this.words(`${first.member} uses ${short(first.used_bytes.at(-1) / MIB)} MiB${limit}${bound}` + (shown.members.length > lines.length ? `; the fullest ${lines.length} of ${shown.members.length} are drawn` : ""));
+    const limit = first.limit_bytes ? [" of ", brief(first.limit_bytes / MIB), " MiB"] : [", no limit"];
+    const bound = first.upper_bytes.length ? ["; at most ", brief(first.upper_bytes.at(-1) / MIB), " MiB in ", lasts(first.ahead_s.at(-1))] : [];
+    const left = shown.members.length > lines.length ? ["; the fullest ", told(lines.length), " of ", told(shown.members.length), " are drawn"] : [];
+    this.words(`${first.member} uses `, brief(first.used_bytes.at(-1) / MIB), " MiB", limit, bound, left);
     const tracks = lines.flatMap((each, index) => curves(each, LINES[index % LINES.length]));
     const times = [...new Set(tracks.flatMap((each) => [...each.points.keys()]))].sort((one, other) => one - other);
     const series = tracks.map(({ points, ...each }) => ({ ...each, values: times.map((at) => points.get(at) ?? null) }));
     await this.plot("memory", { x: times.map((at) => at / 1000), series }, this.note.textContent);
     this.behindIt([["member"], ["MiB", true], ["limit", true], ["foreseen", true], ["at most", true], ["in"]], () =>
       shown.members.map((each) =>
-        row([each.member, number(each.used_bytes.at(-1) / MIB), number(each.limit_bytes && each.limit_bytes / MIB), number(mib(each.expected_bytes.at(-1))), number(mib(each.upper_bytes.at(-1))), each.ahead_s.length ? span(each.ahead_s.at(-1)) : "–"]),
+        row([each.member, number(each.used_bytes.at(-1) / MIB), number(each.limit_bytes && each.limit_bytes / MIB), number(mib(each.expected_bytes.at(-1))), number(mib(each.upper_bytes.at(-1))), lasts(each.ahead_s.at(-1) ?? null)]),
       ),
     );
   }
@@ -140,12 +159,12 @@ export class Front extends Charts {
     super("front", "The front of the newest plan");
   }
 
-  async update(why) {
+  async update({ body: why, sequence }) {
+    this.element.dataset.sequence = sequence;
     this.element.dataset.plan = why.plan ?? "";
     if (why.plan === null) return this.empty(why.left_as_it_is ? `no plan yet: ${why.left_as_it_is.constant} ${why.left_as_it_is.detail}` : "no plan yet");
-    const chosen = `plan ${why.plan} (${why.state}): ${why.reason || why.constant.replaceAll("_", " ")}`;
-    const lost = why.why_not.map((each) => `not ${each}`).join("; ");
-    this.words([chosen, lost].filter(Boolean).join("; "));
+    const chosen = ["plan ", told(why.plan, why.plan), ` (${why.state}): ${why.reason || why.constant.replaceAll("_", " ")}`];
+    this.words(listed([chosen, ...why.why_not.map((each) => `not ${each}`)], "; "));
     const front = [...(why.front ?? [])].sort((one, other) => one.cost - other.cost);
     const role = (each) => (same(each, why.wanted) ? "chosen" : same(each, why.held) ? "held" : "");
     this.behindIt([["workers", true], ["servers", true], ["cores a worker", true], ["cores a server", true], ["cost", true], ["samples/s", true], [""]], () =>
@@ -153,7 +172,7 @@ export class Front extends Charts {
     );
     if (!front.length) {
       this.only([]);
-      this.note.textContent += "; too little is measured for a front";
+      this.note.append("; too little is measured for a front");
       return;
     }
     const of = (kind) => front.map((each) => (kind === undefined || role(each) === kind ? each.throughput : null));
@@ -163,7 +182,7 @@ export class Front extends Charts {
       { label: "held", color: "pull", points: 10, values: of("held") },
       { label: "chosen", color: "bad", points: 10, values: of("chosen") },
     ];
-    await this.plot("front", { x: front.map((each) => each.cost), series, time: false }, `${front.length} sizes, cost against samples/s; ${chosen}`);
+    await this.plot("front", { x: front.map((each) => each.cost), series, time: false }, `${front.length} sizes, cost against samples/s; ${this.note.textContent}`);
   }
 }
 

@@ -35,6 +35,16 @@ export function number(value, digits = 0, attributes = {}) {
   return element("td", { class: "number", "data-value": value, ...attributes }, text);
 }
 
+// A figure within words, with its value beside its text.
+export function told(value, text = figure(value)) {
+  return element("data", { value, "data-value": value }, text);
+}
+
+// Words and figures one after the other, with a text between each two.
+export function listed(items, between = ", ") {
+  return items.flatMap((each, index) => (index ? [between, each] : [each])).flat();
+}
+
 // Put other elements into a place; what had the focus there has it again, by its id.
 export function fill(place, ...children) {
   const focused = place.contains(document.activeElement) ? document.activeElement.id : "";
@@ -51,7 +61,7 @@ export function bar(parts, label) {
   for (const part of parts) {
     const share = Math.min(Math.max(part.share, 0), 1 - at);
     const piece = document.createElementNS(SVG, "rect");
-    for (const [key, value] of Object.entries({ x: at, y: 0, width: share, height: 1, class: part.kind })) piece.setAttribute(key, value);
+    for (const [key, value] of Object.entries({ x: at, y: 0, width: share, height: 1, class: part.kind, "data-value": part.share })) piece.setAttribute(key, value);
     drawn.append(piece);
     at += share;
   }

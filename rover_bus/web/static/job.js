@@ -1,8 +1,8 @@
 // One job: its figures, its plans with a person's word on the one that waits, its charts, a lane a member, its state at any moment.
 
-import { get, inPath, post } from "./api.js";
+import { get, getAt, inPath, post } from "./api.js";
 import { Front, Memory, Program, Throughput } from "./charts.js";
-import { bar, element, figure, fill, number, row, span, table } from "./dom.js";
+import { bar, element, fill, number, row, span, table, told } from "./dom.js";
 import { tone } from "./jobs.js";
 import { Lanes } from "./lanes.js";
 import { pause } from "./panels.js";
@@ -41,7 +41,7 @@ export class JobView {
   }
 
   async update() {
-    const [job, plans, members] = await Promise.all([get(this.path), get(`${this.path}/plans`), get(`${this.path}/members`)]);
+    const [job, plans, members] = await Promise.all([get(this.path), getAt(`${this.path}/plans`), getAt(`${this.path}/members`)]);
     this.heading.replaceChildren(this.name, " ", element("span", { class: tone(job.state) ?? "faint" }, job.state));
     fill(this.figures, figures(job));
     fill(this.plans, plansView(this.path, plans, this.changed));
@@ -52,13 +52,13 @@ export class JobView {
       await this.panels[name].update(shown);
     }
     if (job.state !== "submitted") await this.travel.update();
-    await this.updateDear(plans.map((plan) => `${plan.plan} ${plan.state}`).join());
+    await this.updateDear(plans.body.map((plan) => `${plan.plan} ${plan.state}`).join());
   }
 
   async updateDear(plan) {
     if (plan === this.dear.plan && performance.now() - this.dear.at < DEAR_MS) return;
     this.dear = { at: performance.now(), plan };
-    const [why, memory] = await Promise.all([get(`${this.path}/explanation`), get(`${this.path}/memory`)]);
+    const [why, memory] = await Promise.all([getAt(`${this.path}/explanation`), get(`${this.path}/memory`)]);
     await this.panels.front.update(why);
     await pause();
     await this.panels.memory.update(memory);
@@ -71,19 +71,23 @@ export class JobView {
 }
 
 function figures(job) {
-  const interval = job.predicted_low_90 ? ` (${job.predicted_low_90.toFixed(0)} to ${job.predicted_high_90.toFixed(0)})` : "";
+  const interval = job.predicted_low_90 ? [" (", told(job.predicted_low_90), " to ", told(job.predicted_high_90), ")"] : [];
   const shown = [
-    ["trained", job.committed, `of ${figure(job.total)} samples`],
-    ["goodput", job.samples_per_second, "samples/s"],
-    ["predicted", job.predicted, `samples/s${interval}`],
-    ["given up", job.dead_lettered, "samples"],
+    ["trained", job.committed, ["of ", told(job.total), " samples"]],
+    ["goodput", job.samples_per_second, ["samples/s"]],
+    ["predicted", job.predicted, ["samples/s", ...interval]],
+    ["given up", job.dead_lettered, ["samples"]],
   ];
-  const rows = shown.map(([title, value, unit]) => row([title, number(value), unit]));
-  rows.push(row(["left", element("td", { class: "number" }, job.ended_ms ? "0 s" : span(job.seconds_left)), job.reason || ""]));
+  const rows = shown.map(([title, value, unit]) => row([title, number(value), element("td", {}, unit)]));
+  rows.push(row(["left", left(job), job.reason || ""]));
   return table("figures", [["figure"], ["value", true], [""]], rows, { id: "figures", "data-sequence": job.sequence });
 }
 
-function plansView(path, plans, changed) {
+function left(job) {
+  return element("td", { class: "number", "data-value": job.seconds_left }, span(job.seconds_left));
+}
+
+function plansView(path, { body: plans, sequence }, changed) {
   if (!plans.length) return element("p", { class: "faint" }, "none yet");
   const columns = [["plan", true], ["change"], ["state"], ["measured", true], ["predicted", true], ["after", true], ["why"], ["your word"]];
   const rows = [...plans].reverse().map((plan) =>
@@ -101,7 +105,7 @@ function plansView(path, plans, changed) {
       { "data-plan": plan.plan, "data-state": plan.state },
     ),
   );
-  return table("plans", columns, rows, { id: "plans", class: "plans" });
+  return table("plans", columns, rows, { id: "plans", class: "plans", "data-sequence": sequence });
 }
 
 function words(path, plan, changed) {
@@ -124,7 +128,7 @@ function words(path, plan, changed) {
   );
 }
 
-async function membersView(members) {
+async function membersView({ body: members, sequence }) {
   if (!members.length) return element("p", { class: "faint" }, "no process runs");
   const columns = [["member"], ["host"], ["pid", true], ["where its time goes"], ["samples/s", true], ["cores", true], ["MiB", true]];
   const rows = [];
@@ -133,14 +137,14 @@ async function membersView(members) {
     if (rows.length % MOST_ROWS === 0) await pause();
   }
   const key = element("p", { class: "faint" }, element("span", { class: "key compute" }, "computes "), element("span", { class: "key pull" }, "reads, pulls, pushes "), element("span", { class: "key wait" }, "waits"));
-  return element("div", {}, table("members", columns, rows, { id: "members" }), key);
+  return element("div", {}, table("members", columns, rows, { id: "members", "data-sequence": sequence }), key);
 }
 
 function memberRow(member) {
   return row([
     `${member.role}-${member.index}.${member.incarnation}${member.leads ? " leads" : ""}`,
     member.host,
-    element("td", { class: "number" }, String(member.pid)),
+    element("td", { class: "number", "data-value": member.pid }, String(member.pid)),
     member.compute === null ? element("td", { class: "faint" }, "–") : lane(member),
     number(member.samples_per_second),
     number(member.cores_used, 2),

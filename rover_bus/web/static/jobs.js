@@ -1,7 +1,7 @@
 // All jobs: how far each is, how fast, how fast its plan promised, and when it will have ended.
 
 import { get, inPath } from "./api.js";
-import { bar, element, figure, fill, number, row, span, table } from "./dom.js";
+import { bar, element, figure, fill, number, row, span, table, told } from "./dom.js";
 
 const COLUMNS = [
   ["job"], ["state"], ["trained"], ["samples/s", true], ["predicted", true], ["left", true], ["workers", true], ["servers", true], ["waits for"],
@@ -29,7 +29,7 @@ function jobsTable(jobs) {
 function line(job) {
   const share = job.total ? (job.committed + job.dead_lettered) / job.total : 0;
   const done = `${figure(job.committed)} of ${figure(job.total)} samples`;
-  const waits = job.plan_waits ? element("a", { href: `#/job/${inPath(job.job)}` }, `plan ${job.plan_waits} waits for a word`) : job.reason;
+  const waits = job.plan_waits ? element("a", { href: `#/job/${inPath(job.job)}` }, "plan ", told(job.plan_waits, job.plan_waits), " waits for a word") : job.reason;
   return row(
     [
       element("a", { href: `#/job/${inPath(job.job)}` }, job.job),
@@ -37,7 +37,7 @@ function line(job) {
       bar([{ share, kind: "done" }], done),
       number(job.samples_per_second),
       number(job.predicted),
-      element("td", { class: "number", "data-value": job.seconds_left }, job.ended_ms ? "" : span(job.seconds_left)),
+      element("td", { class: "number", "data-value": job.seconds_left }, span(job.seconds_left)),
       number(job.workers),
       number(job.servers),
       element("td", {}, waits || ""),

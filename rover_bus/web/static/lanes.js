@@ -1,6 +1,6 @@
 // A lane a member: where its time went, step by step; restarts, checkpoints, and what happened to the whole job.
 
-import { clock, element, number, row } from "./dom.js";
+import { clock, element, number, row, told } from "./dom.js";
 import { Panel, color, pause } from "./panels.js";
 
 const HIGH = 14;
@@ -30,7 +30,7 @@ export class Lanes extends Panel {
     if (!shown.lanes.length) return this.empty("no member was sampled yet");
     this.shown = shown;
     const restarts = shown.lanes.reduce((sum, lane) => sum + lane.restarts.length, 0);
-    this.words(`${shown.lanes.length} members, ${Math.round(shown.width_ms / 1000)} s a step; restarts: ${restarts}`);
+    this.words(told(shown.lanes.length), " members, ", told(shown.width_ms / 1000), " s a step; restarts: ", told(restarts));
     this.behindIt([["member"], ["computes", true], ["reads, pulls, pushes", true], ["waits", true], ["restarts", true], ["checkpoints", true], ["what happened"]], () => [
       ...shown.lanes.map((lane) => row([lane.member, ...KINDS.map((kind) => percent(lane[kind])), number(lane.restarts.length), number(lane.checkpoints.length), lane.lost_ms ? "is being followed" : ""])),
       ...shown.marks.map((mark) => row([mark.kind, "", "", "", "", "", element("td", {}, clock(mark.time_ms), mark.text)])),

@@ -49,13 +49,14 @@ export class Panel {
     this.behind.replaceChildren(this.behind.firstElementChild, made);
   }
 
-  empty(words) {
-    this.note.textContent = words;
+  empty(...words) {
+    this.note.replaceChildren(...words.flat());
     this.body.hidden = true;
+    this.behindIt(this.columns, () => []);
   }
 
-  words(text) {
-    this.note.textContent = text;
+  words(...words) {
+    this.note.replaceChildren(...words.flat());
     this.body.hidden = false;
   }
 

@@ -1,7 +1,7 @@
 // The job's state at any moment that is kept: a slider over its log, the ledger as a map, slots by server and their heat.
 
-import { get } from "./api.js";
-import { element, figure, number, row } from "./dom.js";
+import { get, getAt } from "./api.js";
+import { element, listed, number, row, told } from "./dom.js";
 import { Panel } from "./panels.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -40,28 +40,42 @@ export class Travel {
   }
 
   async show(at) {
-    const [state, heat] = await Promise.all([get(`${this.path}/state${at === null ? "" : `?at=${at}`}`), get(`${this.path}/heat`)]);
+    const [state, heat] = await Promise.all([get(`${this.path}/state${at === null ? "" : `?at=${at}`}`), getAt(`${this.path}/heat`)]);
     if (at !== this.at) return;
     this.slider.min = state.first.sequence;
     this.slider.max = state.newest.sequence;
     this.slider.value = at ?? state.newest.sequence;
-    const when = new Date(state.at.time_ms);
-    this.said.textContent = `${at === null ? "now" : "then"}: after record ${state.at.sequence}, ${when.toLocaleString()}; kept from ${new Date(state.first.time_ms).toLocaleString()}`;
+    this.said.replaceChildren(at === null ? "now" : "then", ": after record ", told(state.at.sequence, state.at.sequence), ", ", when(state.at), "; kept from ", when(state.first));
     this.element.dataset.at = state.at.sequence;
-    const waits = state.waiting_plan ? `, plan ${state.waiting_plan} waits for a word` : "";
-    const cuts = Object.entries(state.checkpoints).map(([cut, is]) => `${cut} ${is}`).join(", ");
-    this.figures.textContent =
-      `${state.phase}${state.paused ? ", paused" : ""}; term ${state.term}, generation ${state.generation}; plan ${state.plan || "none"} is carried out${waits}; ` +
-      `${figure(state.committed)} of ${figure(state.total)} samples committed, ${state.dead_lettered} dead-lettered; ` +
-      `members: ${state.members.join(", ") || "none"}; checkpoints: ${cuts || "none"}`;
+    this.figures.replaceChildren(...figures(state));
     this.figures.dataset.committed = state.committed;
     drawLedger(this.ledger, state.ledger);
-    drawSlots(this.slots, state.slots, at === null ? heat.servers : []);
+    this.slots.element.dataset.sequence = at === null ? heat.sequence : "";
+    drawSlots(this.slots, state.slots, at === null ? heat.body.servers : []);
   }
 
   end() {
     clearTimeout(this.due);
   }
+}
+
+function when(moment) {
+  return element("time", { datetime: new Date(moment.time_ms).toISOString() }, new Date(moment.time_ms).toLocaleString());
+}
+
+function figures(state) {
+  const waits = state.waiting_plan ? [", plan ", named(state.waiting_plan), " waits for a word"] : [];
+  const cuts = Object.entries(state.checkpoints).map(([cut, is]) => [named(Number(cut)), ` ${is}`]);
+  return [
+    `${state.phase}${state.paused ? ", paused" : ""}; term `, named(state.term), ", generation ", named(state.generation),
+    "; plan ", state.plan ? named(state.plan) : "none", " is carried out", ...waits, "; ",
+    told(state.committed), " of ", told(state.total), " samples committed, ", told(state.dead_lettered), " dead-lettered; ",
+    `members: ${state.members.join(", ") || "none"}; checkpoints: `, ...(cuts.length ? listed(cuts) : ["none"]),
+  ];
+}
+
+function named(number) {
+  return told(number, number);
 }
 
 function strip(pieces, whole, label, high = "") {
@@ -89,12 +103,13 @@ function drawLedger(panel, ledger) {
     ["dead", ledger.dead.map((batch) => [batch, batch + 1]), ledger.dead.length],
   ];
   const free = ledger.batches - ledger.frontier;
-  panel.words(`epoch ${ledger.epoch}: ` + [...kinds.map(([kind, , count]) => `${count} ${kind}`), `${free} never leased`].join(", ") + `, of ${ledger.batches} batches` + (ledger.coarse ? "; neighbours are drawn as one" : ""));
+  const counts = [...kinds.map(([kind, , count]) => [told(count), ` ${kind}`]), [told(free), " never leased"]];
+  panel.words("epoch ", named(ledger.epoch), ": ", listed(counts), ", of ", told(ledger.batches), " batches", ledger.coarse ? "; neighbours are drawn as one" : "");
   const pieces = kinds.flatMap(([kind, intervals]) => intervals.map(([first, end]) => ({ first, end, kind })));
   const keys = kinds.map(([kind]) => element("span", { class: `key ${kind}` }, `${kind} `));
   panel.body.replaceChildren(strip(pieces, ledger.batches, panel.note.textContent, "high"), element("p", { class: "faint" }, keys));
   panel.behindIt([["kind"], ["batches", true], ["intervals"]], () =>
-    kinds.map(([kind, intervals, count]) => row([kind, number(count, 0, { "data-kind": kind }), intervals.slice(0, 40).map(([first, end]) => (end - first > 1 ? `${first} to ${end - 1}` : first)).join(", ") + (intervals.length > 40 ? ", ..." : "")])),
+    kinds.map(([kind, intervals, count]) => row([kind, number(count, 0, { "data-kind": kind }), element("td", {}, listed(intervals.slice(0, 40).map(([first, end]) => (end - first > 1 ? [named(first), " to ", named(end - 1)] : [named(first)]))), intervals.length > 40 ? ", ..." : "")])),
   );
 }
 
@@ -104,9 +119,9 @@ function drawSlots(panel, owners, heat) {
   const hot = new Map(heat.map((each) => [each.index, each]));
   const most = Math.max(...heat.map((each) => each.keys_per_s), 1e-9);
   const lines = [...held].sort(([one], [other]) => one - other).map(([server, ranges]) => ({ server, ranges, heat: hot.get(server), count: ranges.reduce((sum, [first, end]) => sum + end - first, 0) }));
-  const words = lines.map(({ server, count, heat }) => `ps-${server} has ${count}` + (heat ? ` and ${figure(heat.keys_per_s)} keys/s` : "")).join(", ");
+  const words = lines.map(({ server, count, heat }) => [`ps-${server} has `, told(count), ...(heat ? [" and ", told(heat.keys_per_s), " keys/s"] : [])]);
   if (!lines.length) panel.empty("no server has slots");
-  else panel.words(words);
+  else panel.words(listed(words));
   panel.body.replaceChildren(
     ...lines.map(({ server, ranges, heat }) => {
       const share = heat ? heat.keys_per_s / most : null;
@@ -116,6 +131,6 @@ function drawSlots(panel, owners, heat) {
     }),
   );
   panel.behindIt([["server"], ["slots", true], ["keys/s", true], ["rows", true], ["MiB", true], ["hottest slots (keys/s)"]], () =>
-    lines.map(({ server, count, heat }) => row([`ps-${server}`, number(count), number(heat?.keys_per_s), number(heat?.rows), number(heat && heat.table_bytes / 2 ** 20, 1), (heat?.hottest ?? []).map(([slot, keys]) => `${slot} (${Math.round(keys)})`).join(", ")])),
+    lines.map(({ server, count, heat }) => row([`ps-${server}`, number(count), number(heat?.keys_per_s), number(heat?.rows), number(heat && heat.table_bytes / 2 ** 20, 1), element("td", {}, listed((heat?.hottest ?? []).map(([slot, keys]) => [named(slot), " (", told(keys), ")"])))])),
   );
 }
