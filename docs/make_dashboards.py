@@ -131,6 +131,16 @@ DASHBOARDS = (
                 ),
             ),
             Panel("What the broker stores", "bytes", (("rover_stream_bytes", "{{stream}}"),)),
+            Panel(
+                "Stores and their limits",
+                "bytes",
+                (
+                    ("rover_store_bytes", "all"),
+                    ("rover_store_limit_bytes", "limit"),
+                    ("rover_tenant_store_bytes", "{{tenant}}"),
+                    ("rover_tenant_store_limit_bytes > 0 or vector(0)", "{{tenant}} limit"),
+                ),
+            ),
             Panel("Facts a second", "short", (("rate(rover_facts_sequence[5m])", "facts"),)),
             Panel(
                 "Plans that wait for a person",

@@ -15,7 +15,9 @@ from statistics import fmean
 from rover_bus.cli.views.hindrances import Present
 from rover_bus.cli.views.picture import KnownOfJob, Picture
 from rover_bus.events.job import JobSpec
+from rover_bus.events.nats_jetstream import StoreUsage
 from rover_bus.events.profiles import ProcessSample, WorkerProfile
+from rover_bus.events.subjects import DEFAULT_TENANT
 from rover_bus.web.port import Figure
 
 GONE_AFTER_S = 600.0  # so long an ended job has series of its own
@@ -29,12 +31,17 @@ CHECKPOINTS = ("opened", "ready", "failed")
 
 @dataclass(slots=True)
 class Surroundings:
-    """What is there beside facts. `stream_bytes`: by stream; `now_ms`: of the clock of the machine, Unix milliseconds."""
+    """What is there beside facts. `stream_bytes`: by stream; `now_ms`: of the clock of the machine, Unix milliseconds.
+
+    `stores`: bytes and limit of each tenant's account; `store_limit_bytes`: of the broker that a stack runs itself, 0 of any other.
+    """
 
     present: Present = field(default_factory=Present)
     connected: bool = False
     stream_bytes: dict[str, int] = field(default_factory=dict)
     now_ms: int = 0
+    stores: dict[str, StoreUsage] = field(default_factory=dict)
+    store_limit_bytes: int = 0
 
 
 def figures_of(picture: Picture, around: Surroundings) -> list[Figure]:
@@ -77,7 +84,17 @@ def _of_stack(picture: Picture, around: Surroundings) -> Iterator[Figure]:
     yield Figure("rover_facts_refused_total", (), picture.refused)
     for stream, size_bytes in around.stream_bytes.items():
         yield Figure("rover_stream_bytes", (stream,), size_bytes)
+    yield from _of_stores(around)
     yield from _each("rover_jobs", STATES, Counter(known.state for known in picture.jobs.values()))
+
+
+def _of_stores(around: Surroundings) -> Iterator[Figure]:
+    stores = around.stores or {DEFAULT_TENANT: StoreUsage(0, 0)}
+    yield Figure("rover_store_bytes", (), sum(each.stored_bytes for each in stores.values()))
+    yield Figure("rover_store_limit_bytes", (), around.store_limit_bytes)
+    for tenant, used in stores.items():
+        yield Figure("rover_tenant_store_bytes", (tenant,), used.stored_bytes)
+        yield Figure("rover_tenant_store_limit_bytes", (tenant,), used.limit_bytes)
 
 
 def _of_hosts(picture: Picture, around: Surroundings) -> Iterator[Figure]:

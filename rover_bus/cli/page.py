@@ -26,6 +26,7 @@ from rover_bus.cli.views.moments import KeptReplays, read_state
 from rover_bus.cli.views.picture import KnownOfJob, Picture
 from rover_bus.cli.views.plans import plan_row
 from rover_bus.cli.views.records import event_record, event_text
+from rover_bus.cli.views.stores import read_stores
 from rover_bus.cli.views.stories import find_story
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
@@ -68,8 +69,9 @@ class ShownStack:
     replays: KeptReplays = field(default_factory=KeptReplays)
 
     @classmethod
-    def on(cls, bus: Bus) -> ShownStack:
-        return cls(bus, Picture(), Surroundings())
+    def on(cls, bus: Bus, store_limit_bytes: int = 0) -> ShownStack:
+        """Show what is on a bus. `store_limit_bytes`: of the broker, where it is the stack's own."""
+        return cls(bus, Picture(), Surroundings(store_limit_bytes=store_limit_bytes))
 
     async def run(self) -> None:
         """Follow what happens, for ever. Raises BusError where the streams are not there."""
@@ -83,6 +85,7 @@ class ShownStack:
                     self.around.stream_bytes = {
                         each: await self.bus.size(each) for each in (LOG, FACTS, PROFILES)
                     }
+                    self.around.stores = await read_stores(self.bus)
                     sized_s = time.monotonic()
                 self.replayed = True
             except BusError:

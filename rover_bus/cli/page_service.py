@@ -32,9 +32,16 @@ Connecting = Callable[[], AbstractAsyncContextManager[NatsBus]]
 
 
 async def serve_page(
-    options: HttpOptions, connecting: Connecting, stop: asyncio.Event, ready: Callable[[], None]
+    options: HttpOptions,
+    connecting: Connecting,
+    stop: asyncio.Event,
+    ready: Callable[[], None],
+    store_limit_bytes: int = 0,
 ) -> None:
-    """Serve until `stop`. Raises InputError for what HTTP may not be served with."""
+    """Serve until `stop`. `store_limit_bytes`: of the stack's own broker.
+
+    Raises InputError for what HTTP may not be served with.
+    """
     listening = _listening(options)
     address = listening.getsockname()[0]
     encrypted = _encryption(options, address)
@@ -42,7 +49,7 @@ async def serve_page(
     await server.start(listening, encrypted)
     renewing = asyncio.create_task(_renew(encrypted, options))
     try:
-        showing = asyncio.create_task(_show(server, connecting, ready))
+        showing = asyncio.create_task(_show(server, connecting, ready, store_limit_bytes))
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait({showing, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if showing.done():
@@ -55,16 +62,18 @@ async def serve_page(
         await server.stop()
 
 
-async def _show(server: WebServer, connecting: Connecting, ready: Callable[[], None]) -> None:
+async def _show(
+    server: WebServer, connecting: Connecting, ready: Callable[[], None], limit_bytes: int
+) -> None:
     async with connecting() as bus:
-        await unless_turned_away(bus, _follow(server, bus, ready))
+        await unless_turned_away(bus, _follow(server, bus, ready, limit_bytes))
 
 
-async def _follow(server: WebServer, bus: NatsBus, ready: Callable[[], None]) -> None:
+async def _follow(server: WebServer, bus: NatsBus, ready: Callable[[], None], limit_bytes: int) -> None:
     """Show what is there; streams that are not there yet are waited for."""
     ready()
     while True:
-        server.page = stack = ShownStack.on(bus)
+        server.page = stack = ShownStack.on(bus, limit_bytes)
         try:
             await stack.run()
         except BusError:

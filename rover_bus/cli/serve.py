@@ -200,7 +200,8 @@ async def _serve(options: ServiceOptions) -> None:
     if options.role == "web":
         from rover_bus.cli.page_service import serve_page
 
-        await serve_page(options.http, partial(connect, options), stop, partial(_announce_ready, options))
+        announce = partial(_announce_ready, options)
+        await serve_page(options.http, partial(connect, options), stop, announce, options.store_limit_bytes)
         return
     async with probed(options.http.probe, options.health):
         await _join_and_work(options, stop)

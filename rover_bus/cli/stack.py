@@ -315,8 +315,7 @@ class RunningStack:
         node += ["--bind", self._bind]
         common += [word for setting in self._settings for word in ("--set", setting)]
         if self._brain is not None:
-            limit_bytes = self.broker.store_limit_bytes() if self.broker else 0
-            brain = ["--plan-mode", self._brain.plan_mode, "--store-limit", str(limit_bytes)]
+            brain = ["--plan-mode", self._brain.plan_mode, *self._store_limit()]
             brain += [word for quota in self._brain.quotas for word in ("--quota", quota)]
             self.services["brain"] = self._service("brain", [*common, *brain])
         self.services["daemon"] = self._service("daemon", [*common, *node])
@@ -332,11 +331,14 @@ class RunningStack:
         self._endings.start()
         self._supervisor.start()
 
+    def _store_limit(self) -> list[str]:
+        return ["--store-limit", str(self.broker.store_limit_bytes() if self.broker else 0)]
+
     def _start_page(self) -> None:
         """Serve HTTP, behind everything that trains. Its socket listens before its process is there, and while it restarts."""
         if self._page is None:
             return
-        words = ["--url", self.url, "--host", self.host, *self._page.words(self._vault)]
+        words = ["--url", self.url, "--host", self.host, *self._store_limit(), *self._page.words(self._vault)]
         service = self._service("web", words, (self._page.descriptor,))
         self.services["web"] = service
         service.start()

@@ -1,6 +1,6 @@
 """Every metric as data: name, kind, labels, what it says. Feeds rendering.py, `cli/figures.py` by name, and docs/metrics.md.
 
-Names have the prefix `rover_` and base units (seconds, bytes, cores, samples). A label is a job, a host, a role or a constant:
+Names have the prefix `rover_` and base units (seconds, bytes, cores, samples). A label is a job, tenant, host, role or a constant:
 nothing that grows with time. Counters are counted from facts, so they go on where they were when the process that serves them
 starts again.
 """
@@ -46,6 +46,17 @@ FAMILIES: tuple[MetricFamily, ...] = (
         "Stored facts that no reader believes: foreign, damaged, or not what their subject says.",
     ),
     _gauge("stream_bytes", "Bytes that a stream holds.", "stream"),
+    _gauge("store_bytes", "Bytes that all streams of a stack and its tenants hold on the broker's disk."),
+    _gauge(
+        "store_limit_bytes",
+        "Bytes that the broker of a stack may store; 0 where the stack does not run its broker itself.",
+    ),
+    _gauge(
+        "tenant_store_bytes",
+        "Bytes that a tenant's account stores; `default` is the stack's own account.",
+        "tenant",
+    ),
+    _gauge("tenant_store_limit_bytes", "Bytes that a tenant's account may store; 0 for no limit.", "tenant"),
     _gauge("jobs", "Jobs by state.", "state"),
     # hosts
     _gauge("host_up", "Whether a host's daemon is there.", "host"),

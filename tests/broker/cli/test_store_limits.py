@@ -1,4 +1,4 @@
-"""`rover auth add --store` on a running stack: what a tenant may store is listed, and more than the broker has left is refused."""
+"""`rover auth add --store` on a running stack: a tenant's limit is listed and scraped; more than the broker has left is refused."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from asked_page import AskedPage, page_of
 from outside import rover
+from patience import until
+from prometheus_client.parser import text_string_to_metric_families
 
-from rover_bus.cli.own_broker import OwnBroker
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.own_broker import LOOPBACK, OwnBroker
+from rover_bus.cli.stack import Here, RunningStack
 
 STORE_BYTES = 1 << 30
 
@@ -33,3 +36,25 @@ def test_a_limit_is_kept_and_one_that_the_broker_cannot_set_aside_is_refused(tmp
         assert done.returncode == 0, done.stderr
         listed = json.loads(rover("auth", "list", "-o", "json", home=home).stdout)
         assert {each["tenant"]: each["store_bytes"] for each in listed}["ads"] == 128 << 20
+
+
+def stored(page: AskedPage) -> dict[str, float]:
+    """Return what is scraped of stores, a tenant's series by its name."""
+    families = text_string_to_metric_families(page.ask("/metrics").body.decode())
+    samples = [sample for family in families for sample in family.samples if "store_" in sample.name]
+    return {" ".join([each.name, *each.labels.values()]): each.value for each in samples}
+
+
+@pytest.mark.broker
+def test_what_is_stored_and_may_be_is_scraped_of_the_broker_and_of_each_tenant(tmp_path: Path) -> None:
+    home, wanted = tmp_path / ".rover", OwnBroker(max_file_store_bytes=STORE_BYTES)
+    with RunningStack(home, broker=wanted, here=Here(page=LOOPBACK)) as stack:
+        page = page_of(stack)
+        assert rover("auth", "add", "ads", "--store", "64MiB", home=home).returncode == 0
+        until(lambda: stored(page).get("rover_tenant_store_bytes ads"), "a look at the store", 0.2)
+        found = stored(page)
+        assert found["rover_store_limit_bytes"] == STORE_BYTES
+        assert found["rover_tenant_store_limit_bytes ads"] == 64 << 20
+        assert found["rover_tenant_store_limit_bytes default"] == 0
+        of_tenants = [found[f"rover_tenant_store_bytes {tenant}"] for tenant in ("ads", "default")]
+        assert found["rover_store_bytes"] == sum(of_tenants) > 0

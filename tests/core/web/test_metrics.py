@@ -21,6 +21,7 @@ from rover_bus.events.codec import encode
 from rover_bus.events.fact import JobFact
 from rover_bus.events.identity import DesiredMember, Member, Process
 from rover_bus.events.job import DataSpec, JobSpec
+from rover_bus.events.nats_jetstream import StoreUsage
 from rover_bus.events.profiles import HostProfile, ProcessSample, WorkerProfile
 from rover_bus.web.families import FAMILIES, OWN
 from rover_bus.web.port import Figure
@@ -130,6 +131,7 @@ def test_names_have_the_prefix_base_units_and_a_word_and_no_label_grows_with_tim
             "host",
             "state",
             "stream",
+            "tenant",
             "outcome",
             "activity",
             "route",
@@ -195,3 +197,23 @@ def test_pages_and_the_openapi_document_are_as_the_tables_say() -> None:
     import make_http
 
     assert make_http.main(["--check"]) == 0
+
+
+def test_the_store_has_zeros_before_it_was_looked_at_and_then_each_account_beside_the_sum() -> None:
+    def stores(there: Surroundings) -> dict[tuple[str, tuple[str, ...]], float]:
+        all_of_them = figures_of(World().picture, there)
+        return {(each.family, each.labels): each.value for each in all_of_them if "_store_" in each.family}
+
+    assert stores(around()) == {
+        ("rover_store_bytes", ()): 0,
+        ("rover_store_limit_bytes", ()): 0,
+        ("rover_tenant_store_bytes", ("default",)): 0,
+        ("rover_tenant_store_limit_bytes", ("default",)): 0,
+    }
+    looked = around()
+    looked.store_limit_bytes, looked.stores = 100, {"default": StoreUsage(40, 0), "ads": StoreUsage(7, 10)}
+    found = stores(looked)
+    assert found["rover_store_bytes", ()] == 47
+    assert found["rover_store_limit_bytes", ()] == 100
+    assert found["rover_tenant_store_bytes", ("ads",)] == 7
+    assert found["rover_tenant_store_limit_bytes", ("ads",)] == 10
