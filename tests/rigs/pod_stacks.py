@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -71,14 +71,17 @@ class PodStack(RunningStack):
 
 
 @contextmanager
-def pod_stack(cluster: Cluster, namespace: str, tmp_path: Path, *more: str) -> Iterator[PodStack]:
-    """A stack whose members are pods that see a folder of this machine. more: further words of the operator."""
+def pod_stack(
+    cluster: Cluster, namespace: str, tmp_path: Path, *more: str, notes: Mapping[str, str] | None = None
+) -> Iterator[PodStack]:
+    """A stack whose members are pods that see a folder of this machine. more: further words of the operator. notes: on each pod."""
     folder = str(tmp_path)
     template = {
+        "metadata": {"annotations": dict(notes or {})},
         "spec": {
             "containers": [{"name": "main", "volumeMounts": [{"name": "work", "mountPath": folder}]}],
             "volumes": [{"name": "work", "hostPath": {"path": folder}}],
-        }
+        },
     }
     file = tmp_path / "template.json"
     file.write_text(json.dumps(template))

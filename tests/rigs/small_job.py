@@ -44,6 +44,7 @@ spares = {spares}
 count = {servers}
 max_count = {most_servers}
 cores = {cores}
+{server_lines}
 [moves]
 first_begins = {begins}
 {moves}
@@ -60,7 +61,7 @@ class SmallJob:
     """One job: its file and clicks lie in `folder`, the stack that it is submitted to has its state in `home`.
 
     It lasts until `finish` (gated.py), whatever its rows and epochs are. pace_s: what a batch takes meanwhile.
-    top, leases, moves, checkpoint, worker_lines: further lines of the job file, above and in these tables.
+    top, leases, moves, checkpoint, worker_lines, server_lines: further lines of the job file, above and in these tables.
     cores: of each member, 0 no limit.
     most, most_servers: so many the Brain may choose; start: workers to begin with where no similar job is known.
     inner: the program, the example's unless told otherwise.
@@ -78,6 +79,7 @@ class SmallJob:
     moves: str = ""
     top: str = ""
     worker_lines: str = ""
+    server_lines: str = ""
     pace_s: float = PACE_S
     name: str = NAME
     priority: int = 0

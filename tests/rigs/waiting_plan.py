@@ -18,7 +18,7 @@ from rover_bus.cli.stack import Here, RunningStack
 from rover_bus.events import subjects
 from rover_bus.events.codec import encode
 from rover_bus.events.envelope import Envelope
-from rover_bus.events.plan_facts import PlanProposed
+from rover_bus.events.plan_facts import PlanMode, PlanProposed
 from rover_bus.events.reading import digest, event_id
 from rover_bus.events.streams import FACTS
 
@@ -69,11 +69,11 @@ def shown(page: AskedPage, job: SmallJob) -> dict[str, Any]:
     return next((each for each in page.ask("/api/v1/jobs").json if each["job"] == job.name), {})
 
 
-async def propose(home: Path, job: str, plan: int = PLAN) -> None:
-    """Store a plan as a Brain would that wants two workers: none here would try that while the test lasts."""
-    place, size = (1_000_000 + plan, 0), {"workers": 2, "servers": 1}
+async def propose(home: Path, job: str, plan: int = PLAN, mode: PlanMode = "approve", **size: int) -> None:
+    """Store a plan as a Brain would that wants two workers, or this size: none here would try that while the test lasts."""
+    place, size = (1_000_000 + plan, 0), {"workers": 2, "servers": 1} | size
     fact = PlanProposed(
-        job=job, plan=plan, brain_term=1, brain_position=place, step="scale", mode="approve", **size
+        job=job, plan=plan, brain_term=1, brain_position=place, step="scale", mode=mode, **size
     )
     body, id_ = encode(fact), event_id("brain", 1, 1, place)
     envelope = Envelope(id=id_, type=fact.tag(), source="brain", job=job, term=1, digest=digest(body))
