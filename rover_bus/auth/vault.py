@@ -4,9 +4,8 @@ In its directory, which only its owner can enter: `keys/NAME.nk` (seeds, made on
 accounts: a host needs no more of them to make its members' credentials), `keys/sockets` (from which the secrets of jobs' sockets
 are derived), `keys/authority.key` and `authority.pem` (its certificate authority, once it listens beyond loopback), `tenants`
 (beside `default`), `runs` (of jobs whose members have rights now), `issued` and `revoked` (users.py), and
-`creds/ROLE[-HOST].creds` (of its processes and people, again at each start).
-Fed by the stack's start and, on a host, by whatever starts members; feeds the broker's configuration and processes. A copy of
-the directory gives all rights: it is backed up with the store, and never printed. Members' credentials are not written down at all.
+`creds/ROLE[-HOST].creds` (of its processes and people, again at each start). Fed by the stack's start and, on a host, by what
+starts members; feeds the broker. A copy of the directory gives all rights: it is kept apart from backups of the store.
 """
 
 from __future__ import annotations
@@ -387,9 +386,10 @@ class Vault:
         tags = {"host": check_name(host, "host")}
         made = self._user(role, f"{job}/{member}", self._run_seed(role, run), tags, tenant)
         made = replace(made, sockets=self.job_secret(job, uid))
-        if role in ("master", "sidecar"):
-            of = f"{job}/{uid}" if role == "master" else f"{job}/{uid}/{member}"
-            made = replace(made, messages=self.message_secret(of))
+        if role == "master":  # it looks up settings of the control account
+            made = replace(made, messages=self.message_secret(f"{job}/{uid}"), tenant=tenant)
+        if role == "sidecar":
+            made = replace(made, messages=self.message_secret(f"{job}/{uid}/{member}"))
         return credentials.write(made)
 
     def message_secret(self, of: str) -> str:

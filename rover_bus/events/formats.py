@@ -26,6 +26,7 @@ T = TypeVar("T")
 FORMAT = 2  # what this release writes in a new stack, and the last that it reads
 FIRST_RELEASES = {1: "0.3.0", 2: "0.4.0"}  # the first that reads a format
 LOOK_S = 10.0  # between two looks of a living service at the stack's format
+ANSWER_S = 1.0
 
 
 class NewerFormat(PermanentError):
@@ -80,15 +81,21 @@ class Writer(Protocol):
     writes: int
 
 
-async def follow_format(bus: Bus, *writers: Writer) -> None:
-    """Have a leader write as its stack does, for ever: a later format only once it is noted. Raises NewerFormat."""
-    while True:
-        # Without an answer as before; a member that a former release started has no right to ask.
-        with contextlib.suppress(BusError, BadMessage, AccessDenied):
+async def take_format(bus: Bus, *writers: Writer) -> None:
+    """Have a leader write as its stack does; as before where the bus does not say it in time. Raises NewerFormat."""
+    # A member that a former release started has no right to ask.
+    with contextlib.suppress(BusError, BadMessage, AccessDenied, TimeoutError):
+        async with asyncio.timeout(ANSWER_S):
             written = await written_format(bus)
-            for each in writers:
-                each.writes = written
+        for each in writers:
+            each.writes = written
+
+
+async def follow_format(bus: Bus, *writers: Writer) -> None:
+    """Have a leader go on to write as its stack does, for ever: a later format only once it is noted. Raises NewerFormat."""
+    while True:
         await asyncio.sleep(LOOK_S)
+        await take_format(bus, *writers)
 
 
 async def unless_newer(bus: Bus, work: Awaitable[T]) -> T:

@@ -18,7 +18,7 @@ from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.bus import Stored
 from rover_bus.events.errors import BusError, BusTimeout, NoResponders, NotConnected
 from rover_bus.events.streams import LOOKED_UP, OF_CONTROL
-from rover_bus.events.subjects import CONTROL
+from rover_bus.events.subjects import CONTROL, DEFAULT_TENANT
 
 CALL_TIMEOUT_S = 5.0
 DIRECT_BATCH = 256  # messages of one answer
@@ -206,7 +206,7 @@ class NatsWire(ABC):
 
     def _is_of_control(self, stream: str) -> bool:
         """Whether this is a tenant's account, and the stream the control account's."""
-        return bool(self.ways.tenant) and stream in _STREAMS_OF_CONTROL
+        return self.ways.tenant not in ("", DEFAULT_TENANT) and stream in _STREAMS_OF_CONTROL
 
 
 async def next_raw(answers: asyncio.Queue[Raw | None], what: str) -> Raw:

@@ -21,7 +21,7 @@ from rover_bus.events.codec import encode
 from rover_bus.events.deciding import Hold, LogDecider, ServiceProcess, Serving, Wiring, try_to_write
 from rover_bus.events.errors import WrongSequence
 from rover_bus.events.fact import Record
-from rover_bus.events.formats import NewerFormat, follow_format
+from rover_bus.events.formats import NewerFormat, follow_format, take_format
 from rover_bus.events.inputs import BusLost, BusRegained, Continued, Input, Ticked, TookOver
 from rover_bus.events.insisting import insist
 from rover_bus.events.intake import Intake, Respond, drop
@@ -278,6 +278,7 @@ class Shell:
                 )
             )
         await insist(lambda: self.leadership.announce(term, self.journal.timeline))
+        await take_format(self.bus, self.journal, self.outbox)  # what it decides first is the largest, of a new job
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.keep())

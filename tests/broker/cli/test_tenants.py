@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Callable
@@ -9,9 +10,14 @@ from pathlib import Path
 
 import pytest
 from outside import rover
-from patience import until
+from patience import PATIENCE_S, until
 
+from rover_bus.auth.vault import Vault
 from rover_bus.cli.stack import RunningStack
+from rover_bus.events import subjects
+from rover_bus.events.codec import type_of
+from rover_bus.events.nats_bus import NatsBus
+from rover_bus.events.streams import FACTS
 
 pytestmark = pytest.mark.broker
 FILE = """
@@ -32,12 +38,12 @@ count = 1
 ROWS = 320
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_two_jobs_of_one_name_run_side_by_side_in_two_tenants(tmp_path: Path) -> None:
     home = tmp_path / "state"
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return rover(*words, home=home, cwd=tmp_path, timeout_s=60.0)
+        return rover(*words, home=home, cwd=tmp_path, timeout_s=PATIENCE_S)
 
     def said(*words: str) -> str:
         done = run(*words)
@@ -86,14 +92,14 @@ def test_two_jobs_of_one_name_run_side_by_side_in_two_tenants(tmp_path: Path) ->
         assert json.loads(said("auth", "list", "-o", "json"))[0]["tenant"] == "default"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_checkpoints_of_a_tenants_job_are_found_and_started_from_by_its_people_and_the_operator(
     tmp_path: Path,
 ) -> None:
     home = tmp_path / "state"
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return rover(*words, home=home, cwd=tmp_path, timeout_s=100.0)
+        return rover(*words, home=home, cwd=tmp_path, timeout_s=PATIENCE_S)
 
     def said(*words: str) -> str:
         done = run(*words)
@@ -113,6 +119,7 @@ def test_checkpoints_of_a_tenants_job_are_found_and_started_from_by_its_people_a
             said("auth", "credentials", tenant, "--out", f"{tenant}.creds")
             people[tenant] = ("--url", stack.url, "--secret-file", f"{tenant}.creds")
         said("submit", "ads-demo.toml", "--wait", *people["ads"])
+        assert forms_of_members(stack, "ads", "demo") == {"members.desired.v2"}, "in the stack's format"
         assert json.loads(said("checkpoint", "list", "ads/demo", "-o", "json"))
         assert json.loads(said("checkpoint", "list", "demo", "-o", "json", *people["ads"]))
         of_maps = run("checkpoint", "list", "demo", *people["maps"])
@@ -129,6 +136,21 @@ def test_checkpoints_of_a_tenants_job_are_found_and_started_from_by_its_people_a
             (submitted,) = said("events", job, "-k", "job.submitted", "--json").splitlines()
             assert json.loads(submitted)["body"]["spec"]["start_from"]
         assert set(states(said).values()) == {"completed"}
+
+
+def forms_of_members(stack: RunningStack, tenant: str, job: str) -> set[str]:
+    """Return in which forms the master of a tenant's job stored the members that it wants."""
+
+    async def read() -> set[str]:
+        secret = Vault(stack.home.auth).owner_credentials(tenant)
+        bus = await NatsBus.connect(stack.url, secret=secret)
+        try:
+            facts = bus.read(FACTS, subjects.job_fact(job, "members.desired"))
+            return {type_of(each.body) async for each in facts}
+        finally:
+            await bus.close()
+
+    return asyncio.run(read())
 
 
 def check_every_command(
