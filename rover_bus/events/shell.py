@@ -278,7 +278,9 @@ class Shell:
                 )
             )
         await insist(lambda: self.leadership.announce(term, self.journal.timeline))
-        await take_format(self.bus, self.journal, self.outbox)  # what it decides first is the largest, of a new job
+        await take_format(
+            self.bus, self.journal, self.outbox
+        )  # what it decides first is the largest, of a new job
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.keep())
