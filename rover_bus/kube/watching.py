@@ -27,6 +27,7 @@ WATCH_S = 290  # after which the server ends a watch in order
 QUIET_S = 150.0  # bookmarks come every minute: a watch without any has lost its other end
 SHORT_S = 1.0  # a watch that lives no longer is a failure, whatever its end says
 PAUSE_S, MOST_PAUSE_S = 0.1, 5.0  # before the next try, doubled
+LACKED_PAUSE_S = 30.0  # before a cluster is asked again for a kind that it lacks
 log = get_logger("rover.kube")
 OnChange = Callable[[Ref], None]
 
@@ -96,21 +97,25 @@ class Mirror(Generic[O]):
     # -- one namespace -------------------------------------------------------------------------------------------------
 
     async def _follow(self, namespace: str) -> None:
-        pause_s = PAUSE_S
+        pause_s, said = PAUSE_S, ""
         while True:
-            begun_s = asyncio.get_running_loop().time()
+            begun_s, most_s = asyncio.get_running_loop().time(), MOST_PAUSE_S
             try:
                 await self._list(namespace)
+                said = ""
                 while await self._watch(namespace) > SHORT_S:
                     pass
             except RoverError as error:
-                log.info("what is watched is listed again", kind=self._kind.plural, why=str(error))
+                if str(error) != said:
+                    log.info("what is watched is listed again", kind=self._kind.plural, why=str(error))
+                said = str(error)
                 if self._may_lack and isinstance(error, ApiRefused) and error.status in (403, 404):
                     self._listed[namespace].set()
+                    most_s = LACKED_PAUSE_S
             lived_s = asyncio.get_running_loop().time() - begun_s
             pause_s = PAUSE_S if lived_s > MOST_PAUSE_S else pause_s
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, MOST_PAUSE_S)
+            pause_s = min(2 * pause_s, most_s)
 
     async def _list(self, namespace: str) -> None:
         path, more = self._kind.path(Ref(namespace, "")), ""

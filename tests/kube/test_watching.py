@@ -225,3 +225,38 @@ def test_requests_that_are_too_many_wait_as_the_server_says_and_are_repeated(
 
     asyncio.run(main())
     cluster.kubectl("delete", "flowschema", "none")
+
+
+def test_a_kind_that_a_cluster_lacks_is_said_once_and_asked_for_less_and_less(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "rover.kube")
+    pauses: list[float] = []
+
+    async def scene() -> None:
+        api = await Api.connect(str(cluster.config))
+        absent = Mirror(
+            api, Kind("apis/rover-bus.io/v1alpha1", "absences", Object), ["default"], may_lack=True
+        )
+        sleep = asyncio.sleep
+
+        async def noted(seconds: float) -> None:
+            pauses.append(seconds)
+            await sleep(0)
+
+        monkeypatch.setattr("rover_bus.kube.watching.asyncio.sleep", noted)
+        following = asyncio.create_task(absent.run())
+        try:
+            await absent.ready()
+            async with asyncio.timeout(PATIENCE_S):
+                while pauses.count(30.0) < 2:
+                    await sleep(0.02)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await api.close()
+
+    asyncio.run(scene())
+    assert len([each for each in caplog.records if "absences" in str(each.__dict__)]) == 1
+    assert pauses[0] < 1.0
+    assert max(pauses) == 30.0
