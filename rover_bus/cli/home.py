@@ -1,7 +1,8 @@
 """A stack's state directory: where its keys, its address and everything it writes are.
 
     auth/           0700: its keys, and the credentials of its processes and people (auth/vault.py)
-    lock            held by the `rover up` that runs here; the kernel lets go of it when that process dies
+    lock            held by the `rover up` that runs here, or by a command that reads what one left; it says which, and the kernel
+                    lets go of it when that process dies
     stack.json      how to reach it, while it runs
     page.port       where its page listened last
     kept            `rover down` has had last checkpoints taken: the stack need not ask for them once more
