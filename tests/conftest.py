@@ -7,7 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("no deadlines", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("no deadlines")
 pytest.register_assert_rewrite("platform_contract")  # scenes that two rings share
 
 BROKER = Path(__file__).parent / "broker"

@@ -145,6 +145,10 @@ class RowLog:
         """The copy is through: rows that lie behind are of tables declared later."""
         self._end, self._reached = self._store.rows.count, np.iinfo(np.int64).max
 
+    def begin_late(self) -> None:
+        """The copy was through before the first table of this family was declared: all its rows lie behind."""
+        self._end, self._reached = 0, np.iinfo(np.int64).max
+
     def drain(self) -> MovingPart | None:
         """Return every changed row once, and begin again."""
         rows = self.rows()
@@ -208,7 +212,9 @@ class Departure:
 
     def _row_log(self, family: Table, store: RowStore) -> RowLog:
         if family not in self._row_logs:
-            self._row_logs[family] = RowLog(family, store, self._mask)
+            self._row_logs[family] = log = RowLog(family, store, self._mask)
+            if self.copied and family not in self._copying:
+                log.begin_late()
         return self._row_logs[family]
 
     def check(self, fetch: Fetch) -> bool:

@@ -28,6 +28,23 @@ def test_a_move_under_load_changes_nothing_but_the_place(moved):
     assert {len(core.state.groups) for core in cluster.cores.values()} == {1}
 
 
+def test_a_move_that_began_before_any_table_was_declared_takes_what_was_trained_since(make_cluster):
+    cluster = make_cluster(servers=2)
+    rollout = Rollout(cluster)
+    order = rollout.order(0, 1, [(0, 1000)])
+    steps, transfer = rollout.begin(order)
+    next(steps)
+    training = Training(cluster)
+    training.step()
+    for _ in steps:
+        if not cluster.cores[0].state.frozen:
+            training.step()
+    assert transfer.status.phase == "ready"
+    rollout.decide(order)
+    training.step()
+    training.check()
+
+
 def test_a_source_that_answers_late_is_asked_for_more_at_a_time(moved, monkeypatch):
     _, rollout, training = moved
     training.step()
