@@ -82,7 +82,10 @@ class Writer(Protocol):
 
 
 async def take_format(bus: Bus, *writers: Writer) -> None:
-    """Have a leader write as its stack does; as before where the bus does not say it in time. Raises NewerFormat."""
+    """Have a leader write as its stack does; as before where the bus does not say it in time. Raises NewerFormat.
+
+    Asked before it decides for the first time: what it stores then, all members of a new job, may be the largest of all.
+    """
     # A member that a former release started has no right to ask.
     with contextlib.suppress(BusError, BadMessage, AccessDenied, TimeoutError):
         async with asyncio.timeout(ANSWER_S):

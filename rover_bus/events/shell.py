@@ -58,7 +58,6 @@ class Shell:
         serving: Serving | None = None,
     ) -> None:
         self.bus, self.decider, self.wiring, self.clock = bus, decider, wiring, process.clock
-        self.serving = serving
         self.holder = holder = process.holder
         self.journal = self.journal_type(
             bus, wiring.log_subject, wiring.job, holder, wiring.batch_type, process.wall_ms
@@ -70,7 +69,7 @@ class Shell:
         if tracer := tracer_of(bus, wiring.spans, decider):
             self.outbox.traceparent = tracer.traceparent
         self._tracer = tracer
-        self.leading = False
+        self.leading, self.serving = False, serving
         self._pending: list[Record] = []
         self._replies: list[tuple[Respond, Any]] = []
         self._held: dict[Hashable, Respond] = {}  # how to answer once the decider releases it
@@ -278,9 +277,7 @@ class Shell:
                 )
             )
         await insist(lambda: self.leadership.announce(term, self.journal.timeline))
-        await take_format(
-            self.bus, self.journal, self.outbox
-        )  # what it decides first is the largest, of a new job
+        await take_format(self.bus, self.journal, self.outbox)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.keep())
