@@ -114,12 +114,14 @@ def test_entries_that_seem_to_have_expired_before_they_came_are_handed_over(
 
     async def program() -> None:
         bus, known = await connect(broker), list[Entry]()
-        for number in range(3):
-            await bus.put(LEADERS, f"job-{number}", b"x", ttl_s=60.0)
-        monkeypatch.setattr(nats_follow, "time", Ahead)
-        await bus.watch(LEADERS, "*", known.append)
-        await come_true(lambda: {each.key for each in known} == {"job-0", "job-1", "job-2"})
-        assert all(each.value == b"x" for each in known)
-        await bus.close()
+        try:
+            for number in range(3):
+                await bus.put(LEADERS, f"job-{number}", b"x", ttl_s=60.0)
+            monkeypatch.setattr(nats_follow, "time", Ahead)
+            await bus.watch(LEADERS, "*", known.append)
+            await come_true(lambda: {each.key for each in known} == {"job-0", "job-1", "job-2"})
+            assert all(each.value == b"x" for each in known)
+        finally:
+            await bus.close()
 
     uvloop.run(program())
