@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rover_bus.events.formats import FORMAT
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -87,6 +89,11 @@ WITH_STACK = (
     Row("up --dir another", 130, "members drain first", "Ctrl-C once it serves"),
     Row("up --dir yet-another", 0, "members drain first", "rover down once it serves"),
     Row("serve master --job broken", 8, "is no log batch", "the job's log is damaged"),
-    Row("serve master --job later", 9, "is written in format ", "the job's log is of a later release"),
+    Row(
+        "serve master --job later",
+        9,
+        f"is written in format {FORMAT + 1}",
+        "the job's log is of a later release",
+    ),
 )
 ROWS = (*WITHOUT_STACK, *WITH_STACK)
