@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ settings.load_profile("no deadlines")
 pytest.register_assert_rewrite("platform_contract")  # scenes that two rings share
 
 BROKER = Path(__file__).parent / "broker"
+ENDS_AT = os.environ.get("TEST_ENDS_AT", "")  # seconds since 1970, given by `.ci/run`: no test of the ring begins later
+DAY_S = 86400
 
 
 def pytest_configure() -> None:
@@ -22,7 +25,30 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Skip what the time of a ring leaves out, before anything is set up for it."""
+    if ENDS_AT and time.time() > float(ENDS_AT):
+        pytest.skip("the time that .ci/run gives this ring is over: `make chaos`, `make kube` and `make upgrade` run all")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests for the processes that run them, and for the time that there is."""
+    if ENDS_AT:
+        _begin_elsewhere(items)
+    else:
+        _deal(items)
+
+
+def _begin_elsewhere(items: list[pytest.Item]) -> None:
+    """Begin with another file each day, so that what a slow machine leaves out is another part each day."""
+    paths = list(dict.fromkeys(item.path for item in items))
+    first = int(float(ENDS_AT) // DAY_S) * 7 % len(paths) if paths else 0  # 7: a week's beginnings lie apart
+    turned = {path: at for at, path in enumerate([*paths[first:], *paths[:first]])}
+    items.sort(key=lambda item: turned[item.path])
+
+
+def _deal(items: list[pytest.Item]) -> None:
     """Have half of the processes of a run begin with the tests that wait for a broker, while the others use the cores.
 
     pytest-xdist gives each of its processes an equal run of the tests, in their order. Files stay whole: their fixtures are.
