@@ -15,7 +15,8 @@ settings.load_profile("no deadlines")
 pytest.register_assert_rewrite("platform_contract")  # scenes that two rings share
 
 BROKER = Path(__file__).parent / "broker"
-ENDS_AT = os.environ.get("TEST_ENDS_AT", "")  # seconds since 1970, given by `.ci/run`: no test of the ring begins later
+# Seconds since 1970, given by `.ci/run`: no test of a ring begins later.
+ENDS_AT = os.environ.get("TEST_ENDS_AT", "")
 DAY_S = 86400
 
 
@@ -29,7 +30,9 @@ def pytest_configure() -> None:
 def pytest_runtest_setup() -> None:
     """Skip what the time of a ring leaves out, before anything is set up for it."""
     if ENDS_AT and time.time() > float(ENDS_AT):
-        pytest.skip("the time that .ci/run gives this ring is over: `make chaos`, `make kube` and `make upgrade` run all")
+        pytest.skip(
+            "the time that .ci/run gives this ring is over: `make chaos`, `make kube` and `make upgrade` run all"
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -111,7 +111,9 @@ def test_a_broker_and_a_brain_serve_and_end(built: Built) -> None:
         brain = read_only.started([built.program("rover"), *words], built.state)
         until(lambda: ready.exists() or brain.poll() is not None, "the Brain serves", 0.2)
         runs = built.state / "broker" / "auth" / "runs"
-        until(lambda: runs.exists() or broker.poll() is not None, "the broker keeps which runs there are", 0.2)
+        until(
+            lambda: runs.exists() or broker.poll() is not None, "the broker keeps which runs there are", 0.2
+        )
         brain.terminate()
         _, wrong = brain.communicate(timeout=PATIENCE_S)
         assert brain.returncode == 0, wrong
