@@ -39,7 +39,8 @@ Written by `make docs` from `rover_bus/web/routes.py`; [openapi.json](openapi.js
 
 A token is made by `rover auth page-token` and sent as `Authorization: Bearer TOKEN`. What may act may look, and what may look
 may scrape. On loopback looking and scraping need none. An error is `{"code": ..., "message": ...}`. Each answer of the API has
-the header `Rover-Sequence`: the newest fact that was known when the answer was begun.
+the header `Rover-Sequence`: the newest fact that was known when the answer was begun; with `at` the job's newest
+that was known then.
 
 | Route | Needs | What it does |
 |---|---|---|

@@ -12,19 +12,17 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
 
-from rover_bus.cli.figures import Surroundings, figures_of, seconds_left
+from rover_bus.cli.figures import Surroundings, figures_of
+from rover_bus.cli.page_job import JobThen, PresentJob, job_shown
 from rover_bus.cli.plan_words import answer_plan
-from rover_bus.cli.views.charts import heat_of, lanes_of, memory_of, program_of, throughput_of
 from rover_bus.cli.views.hindrances import read_present
-from rover_bus.cli.views.history import Happened, JobRow, read_happened
-from rover_bus.cli.views.job_progress import add_progress
+from rover_bus.cli.views.history import Happened, read_happened
 from rover_bus.cli.views.moments import KeptReplays, read_state
+from rover_bus.cli.views.past_job import KeptMoments
 from rover_bus.cli.views.picture import KnownOfJob, Picture
-from rover_bus.cli.views.plans import plan_row
 from rover_bus.cli.views.records import event_record, event_text
 from rover_bus.cli.views.stores import read_stores
 from rover_bus.cli.views.stories import find_story
@@ -36,18 +34,10 @@ from rover_bus.events.streams import FACTS, LOG, PROFILES
 from rover_bus.web.bodies import (
     ClusterShown,
     EventShown,
-    HeatShown,
     HostShown,
     JobShown,
-    LanesShown,
-    MemberShown,
-    MemoryShown,
-    PlanShown,
-    ProgramShown,
-    Row,
     StateShown,
     StoryStep,
-    ThroughputShown,
 )
 from rover_bus.web.port import Figure
 
@@ -67,6 +57,7 @@ class ShownStack:
     around: Surroundings
     replayed: bool = False
     replays: KeptReplays = field(default_factory=KeptReplays)
+    moments: KeptMoments = field(default_factory=KeptMoments)
 
     @classmethod
     def on(cls, bus: Bus, store_limit_bytes: int = 0) -> ShownStack:
@@ -133,48 +124,16 @@ class ShownStack:
     # jobs
 
     def jobs(self) -> list[JobShown]:
-        return [_job(known, known.row, known.state, self.sequence) for known in self.picture.jobs.values()]
+        return [
+            job_shown(known, known.row, known.state, self.sequence) for known in self.picture.jobs.values()
+        ]
 
-    async def job(self, job: str) -> JobShown:
-        known, sequence = self._known(job), self.sequence
-        if known.row.ended_ms:
-            return _job(known, known.row, known.state, sequence)
-        row = _copy(known.row)
-        tenant, _ = subjects.split_job(job)
-        await add_progress(self.bus, row, await read_present(self.bus.of(tenant)))
-        return _job(known, row, row.state, sequence)
-
-    def members(self, job: str) -> list[MemberShown]:
+    async def of_job(self, job: str, at: int | None) -> PresentJob | JobThen:
         known = self._known(job)
-        samples = self.picture.workers(job)
-        processes = {str(each.member): each for each in self.picture.processes().get(job, [])}
-        shown = []
-        for row in known.members.rows(leader=known.row.leader):
-            member = f"{row['role']}-{row['index']}.{row['incarnation']}"
-            more: dict[str, Any] = {}
-            if (sample := samples.get(member)) is not None:
-                more = {
-                    "samples_per_second": sample.samples / sample.window_s,
-                    "compute": sample.compute_s / sample.window_s,
-                    "wait": (sample.wait_s + sample.barrier_s) / sample.window_s,
-                    "pull": (sample.pull_s + sample.push_s + sample.read_s) / sample.window_s,
-                }
-            if (process := processes.get(member)) is not None:
-                more |= {"cores_used": process.cores_used, "memory_bytes": process.memory_bytes}
-            named = {key: row[key] for key in ("role", "index", "incarnation", "host", "pid", "leads")}
-            shown.append(MemberShown(**named, **more))
-        return shown
-
-    def plans(self, job: str) -> list[PlanShown]:
-        rows = map(plan_row, self._known(job).plans.by_number.values())
-        return [PlanShown(**{key: row[key] for key in PlanShown.__struct_fields__}) for row in rows]
-
-    async def explanation(self, job: str, number: int | None) -> Row:
-        from rover_bus.cli.views.explaining import read_explanation
-
-        self._known(job)
-        tenant, bare = subjects.split_job(job)
-        return await read_explanation(self.bus.of(tenant), bare, number)
+        if at is None:
+            return PresentJob(known, self.sequence, self.bus, self.picture)
+        past = self.moments.take(self.bus, job, at, known)
+        return JobThen(await past.known(), past, self.bus, self.picture.places)
 
     def _known(self, job: str) -> KnownOfJob:
         known = self.picture.jobs.get(job)
@@ -182,33 +141,12 @@ class ShownStack:
             raise InputError(f"there is no job {job!r} (`rover jobs` lists them)")
         return known
 
-    # charts
-
-    def throughput(self, job: str) -> ThroughputShown:
-        return throughput_of(self._known(job), self.sequence)
-
-    def lanes(self, job: str) -> LanesShown:
-        return lanes_of(self._known(job), self.sequence)
-
-    def program(self, job: str) -> ProgramShown:
-        known = self._known(job)
-        left_s = seconds_left(known)
-        return program_of(known, self.sequence, None if math.isinf(left_s) else left_s)
-
-    async def memory(self, job: str) -> MemoryShown:
-        from rover_bus.cli.views.brain_state import read_brain
-
-        known, sequence = self._known(job), self.sequence
-        return memory_of(known, sequence, (await read_brain(self.bus)).job_at(job, None))
-
-    def heat(self, job: str) -> HeatShown:
-        self._known(job)
-        return heat_of(self.picture.servers(job))
-
     async def state(self, job: str, at: int | None) -> StateShown:
-        self._known(job)
+        known = self._known(job)
+        if at is not None:
+            return await self.moments.take(self.bus, job, at, known).state()
         tenant, bare = subjects.split_job(job)
-        return await read_state(self.bus.of(tenant), bare, at, self.replays)
+        return await read_state(self.bus.of(tenant), bare, None, self.replays)
 
     # events
 
@@ -303,46 +241,6 @@ def _subject_of(job: str) -> str:
 
 def _is_of(happened: Happened, job: str) -> bool:
     return not job or happened.job == job
-
-
-def _copy(row: JobRow) -> JobRow:
-    """Return a row that may be changed without the picture's being changed."""
-    copied = JobRow(row.job)
-    for each in fields(JobRow):
-        setattr(copied, each.name, getattr(row, each.name))
-    return copied
-
-
-def _job(known: KnownOfJob, row: JobRow, state: str, sequence: int) -> JobShown:
-    carried_out = known.plans.carried_out
-    promised = carried_out.proposed if carried_out is not None and carried_out.proposed.predicted else None
-    waits = [view.number for view in known.plans.by_number.values() if view.state == "waits"]
-    left_s = seconds_left(known)
-    return JobShown(
-        job=row.job,
-        sequence=sequence,
-        uid=row.uid,
-        state=state,
-        reason=row.reason,
-        workers=row.workers,
-        servers=row.servers,
-        epoch=row.epoch,
-        epochs=row.epochs,
-        committed=row.committed,
-        total=row.total,
-        dead_lettered=row.dead_lettered,
-        samples_per_second=row.samples_per_second,
-        predicted=promised.predicted if promised else None,
-        predicted_low_90=(promised.predicted_low_90 or None) if promised else None,
-        predicted_high_90=(promised.predicted_high_90 or None) if promised else None,
-        seconds_left=None if math.isinf(left_s) else left_s,
-        leader=row.leader,
-        term=row.term,
-        submitted_ms=row.submitted_ms,
-        ended_ms=row.ended_ms,
-        plan_waits=waits[-1] if waits and not row.ended_ms else None,
-        summary=row.summary,
-    )
 
 
 def _now_ms() -> int:

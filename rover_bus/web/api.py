@@ -10,8 +10,9 @@ from aiohttp import web
 from rover_bus.events.errors import InputError
 from rover_bus.events.subjects import job_of_file
 from rover_bus.web.bodies import Answered, Word
-from rover_bus.web.port import Page
+from rover_bus.web.port import OneJob, Page
 
+SEQUENCE = "Rover-Sequence"  # the header of an answer that says on which newest fact it rests
 CALLER: web.RequestKey[str] = web.RequestKey("caller", str)
 MOST_EVENTS, EVENTS = 1000, 100
 MOST_REASON = 500
@@ -26,35 +27,43 @@ async def jobs(page: Page, _request: web.Request) -> web.Response:
 
 
 async def job(page: Page, request: web.Request) -> web.Response:
-    return answer(await page.job(_job(request)))
+    one = await _one(page, request)
+    return _resting(one, await one.job())
 
 
 async def members(page: Page, request: web.Request) -> web.Response:
-    return answer(page.members(_job(request)))
+    one = await _one(page, request)
+    return _resting(one, await one.members())
 
 
 async def plans(page: Page, request: web.Request) -> web.Response:
-    return answer(page.plans(_job(request)))
+    one = await _one(page, request)
+    return _resting(one, one.plans())
 
 
 async def throughput(page: Page, request: web.Request) -> web.Response:
-    return answer(page.throughput(_job(request)))
+    one = await _one(page, request)
+    return _resting(one, one.throughput())
 
 
 async def lanes(page: Page, request: web.Request) -> web.Response:
-    return answer(page.lanes(_job(request)))
+    one = await _one(page, request)
+    return _resting(one, one.lanes())
 
 
 async def program(page: Page, request: web.Request) -> web.Response:
-    return answer(page.program(_job(request)))
+    one = await _one(page, request)
+    return _resting(one, one.program())
 
 
 async def memory(page: Page, request: web.Request) -> web.Response:
-    return answer(await page.memory(_job(request)))
+    one = await _one(page, request)
+    return _resting(one, await one.memory())
 
 
 async def heat(page: Page, request: web.Request) -> web.Response:
-    return answer(page.heat(_job(request)))
+    one = await _one(page, request)
+    return _resting(one, await one.heat())
 
 
 async def state(page: Page, request: web.Request) -> web.Response:
@@ -62,11 +71,13 @@ async def state(page: Page, request: web.Request) -> web.Response:
 
 
 async def newest_explanation(page: Page, request: web.Request) -> web.Response:
-    return answer(await page.explanation(_job(request), None))
+    one = await _one(page, request)
+    return _resting(one, await one.explanation(None))
 
 
 async def explanation(page: Page, request: web.Request) -> web.Response:
-    return answer(await page.explanation(_job(request), _plan(request)))
+    one = await _one(page, request)
+    return _resting(one, await one.explanation(_plan(request)))
 
 
 async def approve(page: Page, request: web.Request) -> web.Response:
@@ -108,6 +119,17 @@ def answer(body: Any, status: int = 200) -> web.Response:
         content_type="application/json",
         headers={"Cache-Control": "no-store"},
     )
+
+
+async def _one(page: Page, request: web.Request) -> OneJob:
+    return await page.of_job(_job(request), number_of(request, "at"))
+
+
+def _resting(one: OneJob, body: Any) -> web.Response:
+    """Return what is said of one job, with the newest fact that it rests on."""
+    said = answer(body)
+    said.headers[SEQUENCE] = str(one.sequence)
+    return said
 
 
 def number_of(request: web.Request, name: str) -> int | None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from rover_bus.web.api import SEQUENCE
 from rover_bus.web.bodies import Problem
-from rover_bus.web.routes import ROUTES, SEQUENCE, HttpRoute
+from rover_bus.web.routes import ROUTES, HttpRoute
 
 _REFERENCE = "#/components/schemas/{name}"
 PROBLEMS = {

@@ -33,6 +33,41 @@ class Figure(NamedTuple):
     value: float
 
 
+class OneJob(Protocol):
+    """One job, at one moment for all that is asked of it. Each answer rests on the facts up to `sequence`."""
+
+    @property
+    def sequence(self) -> int:
+        """The newest fact that is in its answers."""
+
+    async def job(self) -> JobShown:
+        """Return its figures, its progress by its own log."""
+
+    async def members(self) -> list[MemberShown]:
+        """Return its processes that run."""
+
+    def plans(self) -> list[PlanShown]:
+        """Return its plans in their order."""
+
+    async def explanation(self, number: int | None) -> Row:
+        """Return why a plan is what it is (None: the newest), with its front and its losers."""
+
+    def throughput(self) -> ThroughputShown:
+        """Return measured throughput beside what plans promised."""
+
+    def lanes(self) -> LanesShown:
+        """Return where the time of each member went."""
+
+    def program(self) -> ProgramShown:
+        """Return loss and metrics as the program reports them, and when it ends."""
+
+    async def memory(self) -> MemoryShown:
+        """Return the memory of members with limits and forecasts."""
+
+    async def heat(self) -> HeatShown:
+        """Return how much servers are asked for."""
+
+
 class Page(Protocol):
     """What a stack shows, and takes."""
 
@@ -53,32 +88,8 @@ class Page(Protocol):
     def jobs(self) -> list[JobShown]:
         """Return all jobs in the order of their submission."""
 
-    async def job(self, job: str) -> JobShown:
-        """Return one job, its progress by its own log."""
-
-    def members(self, job: str) -> list[MemberShown]:
-        """Return the processes of a job that run."""
-
-    def plans(self, job: str) -> list[PlanShown]:
-        """Return the plans of a job in their order."""
-
-    async def explanation(self, job: str, number: int | None) -> Row:
-        """Return why a plan is what it is (None: the newest), with its front and its losers."""
-
-    def throughput(self, job: str) -> ThroughputShown:
-        """Return measured throughput beside what plans promised."""
-
-    def lanes(self, job: str) -> LanesShown:
-        """Return where the time of each member went."""
-
-    def program(self, job: str) -> ProgramShown:
-        """Return loss and metrics as the program reports them, and when it ends."""
-
-    async def memory(self, job: str) -> MemoryShown:
-        """Return the memory of members with limits and forecasts."""
-
-    def heat(self, job: str) -> HeatShown:
-        """Return how much servers are asked for now."""
+    async def of_job(self, job: str, at: int | None) -> OneJob:
+        """Return one job as it is, or as it was known after a record of its log. Raises Refused for what is not kept."""
 
     async def state(self, job: str, at: int | None) -> StateShown:
         """Return the job's state after a record of its log (None: the newest). Raises Refused for what is not kept."""

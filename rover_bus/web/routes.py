@@ -74,9 +74,9 @@ class HttpRoute:
 
 
 API = "/api/v1"
-SEQUENCE = "Rover-Sequence"  # the header of an answer that says on which newest fact it rests
 _JOB = Parameter("job", "A job; of a tenant TENANT@JOB.", where="path")
 _OF_JOB = Parameter("job", "Of this job alone; of a tenant TENANT/JOB.")
+_AT = Parameter("at", "As it was known after this sequence of the log's stream [now].", "integer")
 _PLAN = Parameter("plan", "The number of a plan.", "integer", "path")
 
 ROUTES: tuple[HttpRoute, ...] = (
@@ -98,7 +98,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         "One job, its progress by its own log.",
         api.job,
         JobShown,
-        (_JOB,),
+        (_JOB, _AT),
     ),
     HttpRoute(
         "GET",
@@ -107,7 +107,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         "Its processes that run (`rover members`, without warm spares), with their last samples.",
         api.members,
         list[MemberShown],
-        (_JOB,),
+        (_JOB, _AT),
     ),
     HttpRoute(
         "GET",
@@ -116,7 +116,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         "Its plans (`rover plan list`).",
         api.plans,
         list[PlanShown],
-        (_JOB,),
+        (_JOB, _AT),
     ),
     HttpRoute(
         "GET",
@@ -125,7 +125,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         "Throughput as it was measured, beside what the plans promised that were carried out.",
         api.throughput,
         ThroughputShown,
-        (_JOB,),
+        (_JOB, _AT),
     ),
     HttpRoute(
         "GET",
@@ -134,7 +134,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         "A lane a member: where its time went, when it was lost and followed; what happened to the job.",
         api.lanes,
         LanesShown,
-        (_JOB,),
+        (_JOB, _AT),
     ),
     HttpRoute(
         "GET",
@@ -143,7 +143,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         "Loss and metrics as the program reports them, and when the job ends by what is known.",
         api.program,
         ProgramShown,
-        (_JOB,),
+        (_JOB, _AT),
     ),
     HttpRoute(
         "GET",
@@ -152,16 +152,16 @@ ROUTES: tuple[HttpRoute, ...] = (
         "Memory of members, their limits, and the Brain's forecast of servers.",
         api.memory,
         MemoryShown,
-        (_JOB,),
+        (_JOB, _AT),
     ),
     HttpRoute(
         "GET",
         f"{API}/jobs/{{job}}/heat",
         "look",
-        "How much each server is asked for now, and its hottest slots.",
+        "How much each server is asked for, and its hottest slots.",
         api.heat,
         HeatShown,
-        (_JOB,),
+        (_JOB, _AT),
     ),
     HttpRoute(
         "GET",
@@ -179,7 +179,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         "Why its newest plan is what it is (`rover explain`): inputs, fit, front, choice, losers.",
         api.newest_explanation,
         Row,
-        (_JOB,),
+        (_JOB, _AT),
     ),
     HttpRoute(
         "GET",
@@ -188,7 +188,7 @@ ROUTES: tuple[HttpRoute, ...] = (
         "Why a plan is what it is (`rover explain JOB PLAN`).",
         api.explanation,
         Row,
-        (_JOB, _PLAN),
+        (_JOB, _PLAN, _AT),
     ),
     HttpRoute(
         "POST",

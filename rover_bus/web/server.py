@@ -17,12 +17,12 @@ from aiohttp.typedefs import Handler as AnyHandler
 from rover_bus.events.errors import AccessDenied, BusError, InputError, Refused, RoverError
 from rover_bus.events.logs import get_logger
 from rover_bus.web.access import Access, HttpRefusal, Need
-from rover_bus.web.api import CALLER, answer
+from rover_bus.web.api import CALLER, SEQUENCE, answer
 from rover_bus.web.bodies import Problem
 from rover_bus.web.openapi import document
 from rover_bus.web.port import Page
 from rover_bus.web.rendering import CONTENT_TYPE, Rendering
-from rover_bus.web.routes import API, ROUTES, SEQUENCE, HttpRoute
+from rover_bus.web.routes import API, ROUTES, HttpRoute
 from rover_bus.web.static_files import FILES
 from rover_bus.web.streaming import STREAMS, OpenStreams
 
@@ -141,7 +141,7 @@ class WebServer:
             sequence = self.page.sequence
             response = await route.handler(self.page, request)
             if not response.prepared:
-                response.headers[SEQUENCE] = str(sequence)
+                response.headers.setdefault(SEQUENCE, str(sequence))
             return response
 
         return show

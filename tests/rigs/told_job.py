@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,15 @@ from rover_bus.events.codec import encode
 from rover_bus.events.envelope import Envelope
 from rover_bus.events.fact import JobFact
 from rover_bus.events.facts import LosingPlan, Size
-from rover_bus.events.host_facts import HostStarted
-from rover_bus.events.identity import DesiredMember, HostCapacity, Member, Process
+from rover_bus.events.host_facts import HostExited, HostStarted
+from rover_bus.events.identity import DesiredMember, Exit, HostCapacity, Member, Process
 from rover_bus.events.job import Dataset, DataSpec, JobSpec, RoleSpec, WorkersSpec
 from rover_bus.events.journal import Journal, snapshot_chunks
 from rover_bus.events.log import LogBatch
 from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
 from rover_bus.events.reading import digest, event_id
 from rover_bus.events.routing import ServerAddress
-from rover_bus.events.streams import FACTS
+from rover_bus.events.streams import FACTS, LOG
 
 JOB, UID, HOST, HALF = "told", "0000000000a1", "h0", 2048
 GIB = 1 << 30
@@ -78,6 +78,18 @@ PLAN = plan_facts.PlanProposed(
     brain_position=(7, 0),
 )
 
+FORECAST = plan_facts.JobForecast(
+    job=JOB,
+    constant="on_its_way",
+    eta_s=4200.0,
+    low_90_s=3700.0,
+    high_90_s=7300.0,
+    value=0.61,
+    target=0.52,
+    brain_term=1,
+    brain_position=(8, 0),
+)
+
 
 @contextmanager
 def told_job(folder: Path) -> Iterator[tuple[AskedPage, Path]]:
@@ -93,18 +105,23 @@ def told_job(folder: Path) -> Iterator[tuple[AskedPage, Path]]:
 async def _write(home: Path) -> int:
     bus = await connect(home)
     try:
-        last = 0
-        for number, fact in enumerate(_happenings(), 1):
-            if isinstance(fact, JobFact):
-                body, headers = _of_brain(fact) if getattr(fact, "brain_term", 0) else told(fact, number)
-                last = await bus.append(FACTS, subjects.job_fact(JOB, fact.kind()), body, headers=headers)
-            else:
-                last = await bus.append(FACTS, subjects.host_fact(HOST, fact.kind()), encode(fact))
+        last = await _tell(bus, _happenings())
         await _write_log(bus)
         await _write_brain(bus)
         return last
     finally:
         await bus.close()
+
+
+async def _tell(bus: Bus, happenings: Iterable[JobFact | HostStarted | HostExited], first: int = 1) -> int:
+    last = 0
+    for number, fact in enumerate(happenings, first):
+        if isinstance(fact, JobFact):
+            body, headers = _of_brain(fact) if getattr(fact, "brain_term", 0) else told(fact, number)
+            last = await bus.append(FACTS, subjects.job_fact(JOB, fact.kind()), body, headers=headers)
+        else:
+            last = await bus.append(FACTS, subjects.host_fact(HOST, fact.kind()), encode(fact))
+    return last
 
 
 def _of_brain(fact: JobFact) -> tuple[bytes, dict[str, str]]:
@@ -149,17 +166,7 @@ def _happenings() -> Iterator[JobFact | HostStarted]:
         yield checkpoint_facts.PartStaged(place=place, blocked_s=0.02, **cut)
     yield PLAN
     yield plan_facts.PlanChecked(job=JOB, plan=2, outcome="waits", mode="approve")
-    yield plan_facts.JobForecast(
-        job=JOB,
-        constant="on_its_way",
-        eta_s=4200.0,
-        low_90_s=3700.0,
-        high_90_s=7300.0,
-        value=0.61,
-        target=0.52,
-        brain_term=1,
-        brain_position=(8, 0),
-    )
+    yield FORECAST
     yield _report(14_321, 3012.5)
 
 
@@ -228,6 +235,36 @@ async def _write_brain(bus: Bus) -> None:
     await journal.append([PLAN], {})
 
 
+async def tell_a_record(bus: Bus, *records: log.Record, of_brain: bool = False) -> int:
+    """Append records to the log of its master or of the Brain as one batch; return the batch's sequence."""
+    subject = subjects.BRAIN_LOG if of_brain else subjects.job_log(JOB)
+    journal = _journal(
+        bus, subject, "brain" if of_brain else "master-0.1", BrainBatch if of_brain else LogBatch
+    )
+    async for stored in bus.read(LOG, subject):
+        journal.take(stored)
+    journal.number = journal.sequence  # beyond all that were written: an append is known by it
+    await journal.append(list(records), {})
+    return journal.sequence
+
+
+async def tell_more(bus: Bus) -> None:
+    """Tell what changes every chart: a plan is carried out, another waits, a worker and a server are lost."""
+    later = PLAN.replace(plan=3, workers=6, predicted=5010.5, reason="4 -> 6 workers", brain_position=(9, 0))
+    told_later: list[JobFact | HostExited] = [
+        plan_facts.PlanApplied(job=JOB, plan=2, workers=4, servers=2),
+        facts.MemberLost(job=JOB, member=WORKERS[2], reason="exited", last=1),
+        HostExited(host=HOST, job=JOB, member=SERVERS[1], exit=Exit(reason="crashed", status=1)),
+        _report(20_000, 3555.5),
+        later,
+        plan_facts.PlanChecked(job=JOB, plan=3, outcome="waits", mode="approve"),
+        FORECAST.replace(eta_s=100.0, low_90_s=90.0, high_90_s=120.0, brain_position=(10, 0)),
+    ]
+    await _tell(bus, told_later, 1000)
+    await tell_a_record(bus, later, of_brain=True)
+    await tell_a_record(bus, facts.MemberLost(job=JOB, member=WORKERS[2], reason="exited", last=1))
+
+
 async def send_samples(bus: Bus, number: int) -> None:
     """Send one sample of each member and of its host."""
     for each in WORKERS:
@@ -258,7 +295,7 @@ async def send_samples(bus: Bus, number: int) -> None:
             slots=HALF,
             table_bytes=(7 + each.index) << 20,
             rows=12_345 + each.index,
-            keys_per_s=4321.5 + 100 * each.index,
+            keys_per_s=4321.5 + 100 * each.index + number,
             hottest=[(first + 5, 812.25), (first + 99, 77.5)],
         )
         await bus.publish(subjects.member_profile(JOB, each.role, each.index), encode(server))

@@ -6,7 +6,9 @@ reach the Brain or a job, and it is there when the Brain is not.
 
 from __future__ import annotations
 
+import math
 import time
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from rover_bus.brain.decider import BrainDecider
@@ -17,6 +19,7 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.facts import PlanProposed, PlanWithheld
 from rover_bus.events.journal import ChainBroken, Journal
 from rover_bus.events.log import Record
+from rover_bus.events.looks import open_read
 from rover_bus.events.streams import LOG
 
 
@@ -41,8 +44,11 @@ class BrainCopy:
         return None if body is None else msgspec.msgpack.decode(body, type=KnownJob)
 
 
-async def read_brain(bus: Bus, job: str = "") -> BrainCopy:
-    """Replay the Brain's log; of one job remember what was known before each of its plans. Raises LogDamaged."""
+async def read_brain(bus: Bus, job: str = "", until_ms: float = math.inf) -> BrainCopy:
+    """Replay the Brain's log; of one job remember what was known before each of its plans. Raises LogDamaged.
+
+    `until_ms`: only what was stored by then, Unix milliseconds.
+    """
     import msgspec
 
     decider = BrainDecider(0)
@@ -66,13 +72,16 @@ async def read_brain(bus: Bus, job: str = "") -> BrainCopy:
                 pass  # the others do not matter here
 
     try:
-        async for stored in bus.read(LOG, subjects.BRAIN_LOG):
-            snapshot, records = journal.take(stored)
-            if snapshot is not None:
-                decider.restore(snapshot)
-            for record in records:
-                note(record)
-                decider.evolve(record)
+        async with aclosing(open_read(bus, LOG, subjects.BRAIN_LOG, 1)) as reading:
+            async for stored in reading:
+                if stored.time_ms > until_ms:
+                    break
+                snapshot, records = journal.take(stored)
+                if snapshot is not None:
+                    decider.restore(snapshot)
+                for record in records:
+                    note(record)
+                    decider.evolve(record)
     except ChainBroken as broken:
         raise await journal.judge(broken) from None
     copy.state, copy.sequence = decider.state, journal.sequence

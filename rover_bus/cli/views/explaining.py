@@ -29,9 +29,9 @@ from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.totals import totals_of
 from rover_bus.brain.wishes import CapacityLeft, limits_of, view_of
-from rover_bus.cli.views.brain_state import read_brain
+from rover_bus.cli.views.brain_state import BrainCopy, read_brain
 from rover_bus.cli.views.explanation import outcome, rivals
-from rover_bus.cli.views.plans import PlanView, read_plans
+from rover_bus.cli.views.plans import PlanTable, PlanView, read_plans
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import Refused
 from rover_bus.events.facts import Size
@@ -43,11 +43,15 @@ Row = dict[str, Any]
 async def read_explanation(bus: Bus, job: str, number: int | None) -> Row:
     """Return why a plan (None: the newest) is what it is, by the logs: also while the Brain is down, and after the job is over."""
     plans, full = await read_plans(bus, job), qualified(bus.tenant, job)
-    brain = await read_brain(bus, full)
+    return explain(plans, await read_brain(bus, full), full, number)
+
+
+def explain(plans: PlanTable, brain: BrainCopy, full: str, number: int | None) -> Row:
+    """Return why a plan (None: the newest) of a job is what it is. `full`: the job as the control account names it."""
     held_back = brain.withheld.get(full)
     left = None if held_back is None else {"constant": held_back.constant, "detail": held_back.reason}
     if number is None and plans.newest is None:
-        return {"job": job, "plan": None, "left_as_it_is": left}
+        return {"job": plans.job, "plan": None, "left_as_it_is": left}
     view = plans.find(number)
     explained = explain_plan(view, brain.job_at(full, view.number), brain.state)
     return explained | {"left_as_it_is": left, "stop": plans.forecast}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from rover_bus.cli.views.elsewhere import RunningMembers
 from rover_bus.cli.views.history import Happened, JobRow, read_happened
+from rover_bus.cli.views.past_samples import SamplePlaces
 from rover_bus.cli.views.plans import PlanTable
 from rover_bus.cli.views.timelines import JobTimelines
 from rover_bus.events import facts, subjects
@@ -133,6 +134,7 @@ class Picture:
         self.newest_ms = 0
         self.refused = 0  # facts that no reader believes
         self.recent: deque[Happened] = deque(maxlen=RECENT)
+        self.places = SamplePlaces()
         self._clock = clock
         self._news = asyncio.Event()
         self._before = self._sampled = (
@@ -195,6 +197,7 @@ class Picture:
         if stored.sequence <= self._sampled:
             self._before = 0  # the stream lost what it had, and its numbers are used again
         self._sampled = stored.sequence
+        self.places.note(stored)
         now = stored.sequence > self._before
         if isinstance(sample, HostProfile):
             self._take_host(sample, stored.time_ms, now=now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -27,17 +28,36 @@ MOST_REPORTS = 1000  # as many as the stream keeps of a job
 MOST_SPANS = 40  # of one member
 
 
+@dataclass(slots=True)
+class _Step:
+    """The sums of one step. `known_ms`: when the newest sample that is in them was stored, Unix milliseconds."""
+
+    sums: list[float]
+    known_ms: int
+
+    def add(self, values: Iterable[float], known_ms: int) -> None:
+        for index, value in enumerate(values):
+            self.sums[index] += value
+        self.known_ms = max(self.known_ms, known_ms)
+
+    def copy(self) -> _Step:
+        return _Step(list(self.sums), self.known_ms)
+
+
 class Timeline:
     """Sums by track and step. `width_ms`: of a step; all tracks have the same steps."""
 
     def __init__(self, most_tracks: int = MOST_TRACKS) -> None:
         self.width_ms = STEP_MS
-        self.tracks: dict[str, dict[int, list[float]]] = {}
+        self.tracks: dict[str, dict[int, _Step]] = {}
         self._most_tracks = most_tracks
         self._first, self._last = 0, -1
 
-    def add(self, track: str, time_ms: int, values: tuple[float, ...]) -> None:
-        """Add values to the step that holds a moment; a track beyond the most there may be is left out."""
+    def add(self, track: str, time_ms: int, values: tuple[float, ...], known_ms: int = 0) -> None:
+        """Add values to the step that holds a moment; a track beyond the most there may be is left out.
+
+        `known_ms`: when they became known, where that was later than the moment.
+        """
         steps = self.tracks.get(track)
         if steps is None:
             if len(self.tracks) >= self._most_tracks:
@@ -49,7 +69,7 @@ class Timeline:
         self._first, self._last = min(self._first, at), max(self._last, at)
         while self._last - self._first >= MOST_STEPS:
             self._widen()
-        _sum_into(self.tracks[track], time_ms // self.width_ms, values)
+        _sum_into(self.tracks[track], time_ms // self.width_ms, values, max(time_ms, known_ms))
 
     def spread(self, track: str, until_ms: int, window_s: float, values: tuple[float, ...]) -> None:
         """Add values of a window that ends at a moment to the steps that it covers, to each its share."""
@@ -60,29 +80,38 @@ class Timeline:
         while at_ms < until_ms:
             next_ms = min(until_ms, (at_ms // self.width_ms + 1) * self.width_ms)
             share = (next_ms - at_ms) / whole_ms
-            self.add(track, at_ms, tuple(share * value for value in values))
+            self.add(track, at_ms, tuple(share * value for value in values), until_ms)
             at_ms = next_ms
 
     def _widen(self) -> None:
         self.width_ms *= 2
         self._first, self._last = self._first // 2, self._last // 2
         for track, steps in self.tracks.items():
-            wider = self.tracks[track] = dict[int, list[float]]()
-            for at, sums in steps.items():
-                _sum_into(wider, at // 2, tuple(sums))
+            wider = self.tracks[track] = dict[int, _Step]()
+            for at, step in steps.items():
+                _sum_into(wider, at // 2, step.sums, step.known_ms)
 
     def steps(self, track: str) -> list[tuple[int, list[float]]]:
         """Return when each step of a track begins, Unix milliseconds, and its sums, in their order."""
-        return [(at * self.width_ms, sums) for at, sums in sorted(self.tracks[track].items())]
+        return [(at * self.width_ms, step.sums) for at, step in sorted(self.tracks[track].items())]
+
+    def known_by(self, moment_ms: int) -> Timeline:
+        """Return what was known of it at a moment: the steps in which nothing lies that was stored later. To be read alone."""
+        then = Timeline(self._most_tracks)
+        then.width_ms = self.width_ms
+        for track, steps in self.tracks.items():
+            known = {at: step.copy() for at, step in steps.items() if step.known_ms <= moment_ms}
+            if known:
+                then.tracks[track] = known
+        return then
 
 
-def _sum_into(steps: dict[int, list[float]], at: int, values: tuple[float, ...]) -> None:
-    sums = steps.get(at)
-    if sums is None:
-        steps[at] = list(values)
-        return
-    for index, value in enumerate(values):
-        sums[index] += value
+def _sum_into(steps: dict[int, _Step], at: int, values: Iterable[float], known_ms: int) -> None:
+    step = steps.get(at)
+    if step is None:
+        steps[at] = _Step(list(values), known_ms)
+    else:
+        step.add(values, known_ms)
 
 
 class Mark(NamedTuple):
@@ -124,6 +153,12 @@ class JobTimelines:
         self.lanes = Timeline()  # by member name: seconds computing, waiting, pulling, and in all
         self.memory = Timeline()  # by member name: bytes, and how many samples
         self.program = Timeline(MOST_METRICS)  # by metric: value times samples, and samples
+
+    def with_samples_of(self, other: JobTimelines, moment_ms: int) -> None:
+        """Have what another one knew of samples at a moment; what facts say stays."""
+        self.lanes = other.lanes.known_by(moment_ms)
+        self.memory = other.memory.known_by(moment_ms)
+        self.program = other.program.known_by(moment_ms)
 
     def take(self, fact: Fact, time_ms: int, sequence: int) -> None:
         """Take a fact of the job in."""

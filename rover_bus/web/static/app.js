@@ -7,12 +7,14 @@ import { JobsView } from "./jobs.js";
 
 const SETTLE_MS = 200; // events that come together are one drawing
 const REDRAW_MS = 5000; // samples are no events
+const REST_MS = 1000; // between drawings, however many events come
 const FIRST_EVENTS = 50;
 
 const main = document.getElementById("main");
 const problem = document.getElementById("problem");
 const shown = { view: new JobsView(), events: new EventList("") };
-let due = 0;
+let due = { at: Infinity, timer: 0 }; // when it is drawn next
+let drawn = -REST_MS; // when a drawing ended last
 let drawing = null; // the view that is being drawn
 
 function jobOfPlace() {
@@ -27,7 +29,8 @@ function complain(text) {
 
 async function draw() {
   const view = shown.view;
-  if (drawing === view) return soon();
+  due.at = Infinity;
+  if (drawing === view) return atOnce();
   drawing = view;
   try {
     const [cluster] = await Promise.all([get("/cluster"), view.update()]);
@@ -40,18 +43,29 @@ async function draw() {
     if (view === shown.view) complain(error.message);
   } finally {
     if (drawing === view) drawing = null;
+    drawn = performance.now();
   }
 }
 
 function soon() {
-  clearTimeout(due);
-  due = setTimeout(draw, SETTLE_MS);
+  drawAt(Math.max(performance.now() + SETTLE_MS, drawn + REST_MS));
+}
+
+// What a person did is drawn without a rest; what is due earlier stays so.
+function atOnce() {
+  drawAt(performance.now() + SETTLE_MS);
+}
+
+function drawAt(at) {
+  if (at >= due.at) return;
+  clearTimeout(due.timer);
+  due = { at, timer: setTimeout(draw, at - performance.now()) };
 }
 
 async function viewOf(job) {
   if (!job) return new JobsView();
   const { JobView } = await import("./job.js");
-  return new JobView(job, soon);
+  return new JobView(job, atOnce);
 }
 
 async function show() {
@@ -75,7 +89,7 @@ async function begin() {
   document.getElementById("token-form").addEventListener("submit", (event) => event.preventDefault());
   field.addEventListener("change", () => {
     token(field.value.trim());
-    soon();
+    atOnce();
   });
   window.addEventListener("hashchange", show);
   let sequence = 0;

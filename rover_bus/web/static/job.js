@@ -1,6 +1,6 @@
 // One job: its figures, its plans with a person's word on the one that waits, its charts, a lane a member, its state at any moment.
 
-import { get, getAt, inPath, post } from "./api.js";
+import { getAt, inPath, post } from "./api.js";
 import { Front, Memory, Program, Throughput } from "./charts.js";
 import { bar, element, fill, number, row, span, table, told } from "./dom.js";
 import { tone } from "./jobs.js";
@@ -9,6 +9,7 @@ import { pause } from "./panels.js";
 import { Travel } from "./travel.js";
 
 const DEAR_MS = 10000; // what reads the Brain's log is asked for no more often, unless a plan changed
+const PAST_MS = 5000; // a moment that is gone is asked for no more often
 const MOST_ROWS = 40; // that are made before the browser may do something else
 
 export class JobView {
@@ -21,11 +22,13 @@ export class JobView {
     this.plans = element("div");
     this.members = element("div");
     this.panels = { throughput: new Throughput(), front: new Front(), lanes: new Lanes(), program: new Program(), memory: new Memory() };
-    this.travel = new Travel(this.path);
+    this.travel = new Travel(this.path, changed);
+    this.then = { at: null, drawn: 0 };
     this.dear = { at: -DEAR_MS, plan: "" };
     const { throughput, front, lanes, program, memory } = this.panels;
     this.elements = [
       this.heading,
+      this.travel.bar,
       this.figures,
       element("h2", {}, "Plans"),
       this.plans,
@@ -40,28 +43,46 @@ export class JobView {
     ];
   }
 
+  // Everything is of one moment, that of the slider: a drawing that finds it moved leaves the rest to the next one.
   async update() {
-    const [job, plans, members] = await Promise.all([get(this.path), getAt(`${this.path}/plans`), getAt(`${this.path}/members`)]);
-    this.heading.replaceChildren(this.name, " ", element("span", { class: tone(job.state) ?? "faint" }, job.state));
-    fill(this.figures, figures(job));
-    fill(this.plans, plansView(this.path, plans, this.changed));
-    fill(this.members, await membersView(members));
+    const { at } = this.travel;
+    if (at !== null && at === this.then.at && performance.now() - this.then.drawn < PAST_MS) return;
+    const ask = (path) => getAt(`${this.path}${path}${Travel.asked(at)}`);
+    const moved = () => at !== this.travel.at;
+    const [job, plans, members] = await Promise.all([ask(""), ask("/plans"), ask("/members")]);
+    if (moved()) return;
+    this.heading.replaceChildren(this.name, " ", element("span", { class: tone(job.body.state) ?? "faint" }, job.body.state));
+    fill(this.figures, figures(job.body, at));
+    fill(this.plans, plansView(this.path, plans, at, this.changed));
+    const rows = await membersView(members, at);
+    if (moved()) return;
+    fill(this.members, rows);
     for (const name of ["throughput", "lanes", "program"]) {
-      const shown = await get(`${this.path}/${name}`);
+      const shown = await ask(`/${name}`);
       await pause();
-      await this.panels[name].update(shown);
+      if (moved()) return;
+      await this.show(name, shown.body, at);
     }
-    if (job.state !== "submitted") await this.travel.update();
-    await this.updateDear(plans.body.map((plan) => `${plan.plan} ${plan.state}`).join());
+    if (job.body.state !== "submitted") await this.travel.update();
+    await this.updateDear(`${at} ${plans.body.map((plan) => `${plan.plan} ${plan.state}`)}`, ask, moved);
+    if (!moved()) this.then = { at, drawn: performance.now() };
   }
 
-  async updateDear(plan) {
+  async updateDear(plan, ask, moved) {
     if (plan === this.dear.plan && performance.now() - this.dear.at < DEAR_MS) return;
+    const { at } = this.travel;
+    const [why, memory] = await Promise.all([ask("/explanation"), ask("/memory")]);
+    if (moved()) return;
     this.dear = { at: performance.now(), plan };
-    const [why, memory] = await Promise.all([getAt(`${this.path}/explanation`), get(`${this.path}/memory`)]);
-    await this.panels.front.update(why);
+    await this.show("front", why, at);
     await pause();
-    await this.panels.memory.update(memory);
+    if (!moved()) await this.show("memory", memory.body, at);
+  }
+
+  async show(name, shown, at) {
+    const panel = this.panels[name];
+    await panel.update(shown);
+    panel.element.dataset.at = at ?? "";
   }
 
   end() {
@@ -70,7 +91,7 @@ export class JobView {
   }
 }
 
-function figures(job) {
+function figures(job, at) {
   const interval = job.predicted_low_90 ? [" (", told(job.predicted_low_90), " to ", told(job.predicted_high_90), ")"] : [];
   const shown = [
     ["trained", job.committed, ["of ", told(job.total), " samples"]],
@@ -80,14 +101,15 @@ function figures(job) {
   ];
   const rows = shown.map(([title, value, unit]) => row([title, number(value), element("td", {}, unit)]));
   rows.push(row(["left", left(job), job.reason || ""]));
-  return table("figures", [["figure"], ["value", true], [""]], rows, { id: "figures", "data-sequence": job.sequence });
+  return table("figures", [["figure"], ["value", true], [""]], rows, { id: "figures", "data-sequence": job.sequence, "data-at": at });
 }
 
 function left(job) {
   return element("td", { class: "number", "data-value": job.seconds_left }, span(job.seconds_left));
 }
 
-function plansView(path, { body: plans, sequence }, changed) {
+// A person answers what waits now.
+function plansView(path, { body: plans, sequence }, at, changed) {
   if (!plans.length) return element("p", { class: "faint" }, "none yet");
   const columns = [["plan", true], ["change"], ["state"], ["measured", true], ["predicted", true], ["after", true], ["why"], ["your word"]];
   const rows = [...plans].reverse().map((plan) =>
@@ -100,12 +122,12 @@ function plansView(path, { body: plans, sequence }, changed) {
         number(plan.predicted),
         number(plan.after),
         plan.reason || plan.why,
-        plan.state === "waits" ? words(path, plan.plan, changed) : element("td", {}),
+        plan.state === "waits" && at === null ? words(path, plan.plan, changed) : element("td", {}),
       ],
       { "data-plan": plan.plan, "data-state": plan.state },
     ),
   );
-  return table("plans", columns, rows, { id: "plans", class: "plans", "data-sequence": sequence });
+  return table("plans", columns, rows, { id: "plans", class: "plans", "data-sequence": sequence, "data-at": at });
 }
 
 function words(path, plan, changed) {
@@ -128,7 +150,7 @@ function words(path, plan, changed) {
   );
 }
 
-async function membersView({ body: members, sequence }) {
+async function membersView({ body: members, sequence }, at) {
   if (!members.length) return element("p", { class: "faint" }, "no process runs");
   const columns = [["member"], ["host"], ["pid", true], ["where its time goes"], ["samples/s", true], ["cores", true], ["MiB", true]];
   const rows = [];
@@ -137,7 +159,7 @@ async function membersView({ body: members, sequence }) {
     if (rows.length % MOST_ROWS === 0) await pause();
   }
   const key = element("p", { class: "faint" }, element("span", { class: "key compute" }, "computes "), element("span", { class: "key pull" }, "reads, pulls, pushes "), element("span", { class: "key wait" }, "waits"));
-  return element("div", {}, table("members", columns, rows, { id: "members", "data-sequence": sequence }), key);
+  return element("div", {}, table("members", columns, rows, { id: "members", "data-sequence": sequence, "data-at": at }), key);
 }
 
 function memberRow(member) {

@@ -27,8 +27,8 @@ export class Lanes extends Panel {
   async update(shown) {
     this.element.dataset.sequence = shown.sequence;
     this.element.dataset.lanes = shown.lanes.length;
-    if (!shown.lanes.length) return this.empty("no member was sampled yet");
-    this.shown = shown;
+    this.shown = shown.lanes.length ? shown : null;
+    if (!this.shown) return this.empty("no member was sampled yet");
     const restarts = shown.lanes.reduce((sum, lane) => sum + lane.restarts.length, 0);
     this.words(told(shown.lanes.length), " members, ", told(shown.width_ms / 1000), " s a step; restarts: ", told(restarts));
     this.behindIt([["member"], ["computes", true], ["reads, pulls, pushes", true], ["waits", true], ["restarts", true], ["checkpoints", true], ["what happened"]], () => [

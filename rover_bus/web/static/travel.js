@@ -1,4 +1,4 @@
-// The job's state at any moment that is kept: a slider over its log, the ledger as a map, slots by server and their heat.
+// The moment that is shown of a job, any that is kept: a slider over its log. The state then: the ledger as a map, slots by server and their heat.
 
 import { get, getAt } from "./api.js";
 import { element, listed, number, row, told } from "./dom.js";
@@ -9,8 +9,10 @@ const SETTLE_MS = 80;
 const SLOTS = 4096;
 
 export class Travel {
-  constructor(path) {
+  // `moved` is called when another moment was chosen; all that is shown of the job is drawn of it.
+  constructor(path, moved) {
     this.path = path;
+    this.moved = moved;
     this.at = null; // a sequence of the log's stream; null: the present
     this.ledger = new Panel("ledger", "The ledger");
     this.slots = new Panel("slots", "Slots by server");
@@ -19,13 +21,23 @@ export class Travel {
     this.present = element("button", { type: "button", id: "present", class: "less" }, "now");
     this.present.addEventListener("click", () => this.go(null));
     this.said = element("output", { for: "moment" });
+    this.bar = element("section", { id: "bar", "aria-label": "the moment that is shown" }, element("p", { class: "travel" }, this.slider, this.present), this.said);
+    this.bar.hidden = true;
     this.figures = element("p", { id: "state" });
     const heading = element("h2", {}, "Time travel: the state at a moment");
-    this.element = element("section", { id: "travel", "aria-label": "state at a moment" }, heading, element("p", { class: "travel" }, this.slider, this.present), this.said, this.figures, this.ledger.element, this.slots.element);
+    this.element = element("section", { id: "travel", "aria-label": "state at a moment" }, heading, this.figures, this.ledger.element, this.slots.element);
+  }
+
+  // What is added to a path of the API so that it answers of the chosen moment.
+  static asked(at) {
+    return at === null ? "" : `?at=${at}`;
   }
 
   go(at) {
-    this.at = at !== null && at >= Number(this.slider.max) ? null : at;
+    const to = at !== null && at >= Number(this.slider.max) ? null : at;
+    if (to === this.at) return;
+    this.at = to;
+    this.moved();
     clearTimeout(this.due);
     this.due = setTimeout(() => this.update(), SETTLE_MS);
   }
@@ -35,13 +47,15 @@ export class Travel {
     try {
       await this.show(this.at);
     } catch (error) {
+      this.bar.hidden = false;
       this.said.textContent = error.message;
     }
   }
 
   async show(at) {
-    const [state, heat] = await Promise.all([get(`${this.path}/state${at === null ? "" : `?at=${at}`}`), getAt(`${this.path}/heat`)]);
+    const state = await get(`${this.path}/state${Travel.asked(at)}`);
     if (at !== this.at) return;
+    this.bar.hidden = false;
     this.slider.min = state.first.sequence;
     this.slider.max = state.newest.sequence;
     this.slider.value = at ?? state.newest.sequence;
@@ -50,8 +64,11 @@ export class Travel {
     this.figures.replaceChildren(...figures(state));
     this.figures.dataset.committed = state.committed;
     drawLedger(this.ledger, state.ledger);
-    this.slots.element.dataset.sequence = at === null ? heat.sequence : "";
-    drawSlots(this.slots, state.slots, at === null ? heat.body.servers : []);
+    const heat = await getAt(`${this.path}/heat${Travel.asked(at)}`);
+    if (at !== this.at) return;
+    this.slots.element.dataset.sequence = heat.sequence;
+    this.slots.element.dataset.at = at ?? "";
+    drawSlots(this.slots, state.slots, heat.body.servers);
   }
 
   end() {

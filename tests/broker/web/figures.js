@@ -14,6 +14,11 @@ async function ask(path) {
   return { body, sequence: response.headers.get("Rover-Sequence") };
 }
 
+// A path, asked of the moment that a panel says it shows.
+function then(panel, path) {
+  return path + (at(panel).dataset.at ? `?at=${at(panel).dataset.at}` : "");
+}
+
 function left(job) {
   return job.seconds_left;
 }
@@ -27,22 +32,22 @@ const PANELS = {
     words: (jobs) => jobs.flatMap((job) => [job.job, job.state]),
   },
   figures: {
-    path: (job) => `/jobs/${job}`,
+    path: (job) => then("figures", `/jobs/${job}`),
     figures: (job) => [job.committed, job.total, job.samples_per_second, job.predicted, job.predicted_low_90, job.predicted_high_90, job.dead_lettered, left(job)],
   },
   plans: {
-    path: (job) => `/jobs/${job}/plans`,
+    path: (job) => then("plans", `/jobs/${job}/plans`),
     figures: (plans) => [...plans].reverse().flatMap((plan) => [plan.plan, plan.measured, plan.predicted, plan.after]),
     words: (plans) => plans.flatMap((plan) => [plan.change, plan.state, plan.reason || plan.why]),
   },
   members: {
-    path: (job) => `/jobs/${job}/members`,
+    path: (job) => then("members", `/jobs/${job}/members`),
     figures: (members) =>
-      members.flatMap((each) => [each.pid, each.compute, each.pull, each.wait, each.samples_per_second, each.cores_used, each.memory_bytes / MIB]),
+      members.flatMap((each) => [each.pid, each.compute, each.pull, each.wait, each.samples_per_second, each.cores_used, each.memory_bytes && each.memory_bytes / MIB]),
     words: (members) => members.flatMap((each) => [`${each.role}-${each.index}.${each.incarnation}`, each.host]),
   },
   throughput: {
-    path: (job) => `/jobs/${job}/throughput`,
+    path: (job) => then("throughput", `/jobs/${job}/throughput`),
     figures: ({ times_ms, measured, promises }) => {
       const last = promises.at(-1);
       const held = (time) => promises.filter((each) => each.from_ms <= time).at(-1);
@@ -55,7 +60,7 @@ const PANELS = {
     },
   },
   front: {
-    path: (job) => `/jobs/${job}/explanation`,
+    path: (job) => then("front", `/jobs/${job}/explanation`),
     figures: ({ plan, front }) =>
       [plan, ...[...front].sort((one, other) => one.cost - other.cost).flatMap((each) => [each.workers, each.servers, each.worker_cores, each.server_cores, each.cost, each.throughput])],
     words: ({ state, reason, why_not }) => [`(${state}): ${reason}`, ...why_not.map((each) => `not ${each}`)],
@@ -66,7 +71,7 @@ const PANELS = {
     },
   },
   lanes: {
-    path: (job) => `/jobs/${job}/lanes`,
+    path: (job) => then("lanes", `/jobs/${job}/lanes`),
     figures: ({ lanes, width_ms }) => [
       ...[lanes.length, width_ms / 1000, lanes.flatMap((each) => each.restarts).length],
       ...lanes.flatMap((each) => [...["compute", "pull", "wait"].map((kind) => 100 * mean(each[kind])), each.restarts.length, each.checkpoints.length]),
@@ -74,7 +79,7 @@ const PANELS = {
     words: ({ lanes, marks }) => [...lanes.map((each) => each.member), ...marks.map((each) => each.text)],
   },
   program: {
-    path: (job) => `/jobs/${job}/program`,
+    path: (job) => then("program", `/jobs/${job}/program`),
     figures: ({ metrics, target, seconds_left }) => [
       ...metrics.map((each) => each.values.at(-1)),
       ...[target.target, target.eta_s, target.low_90_s, target.high_90_s, seconds_left],
@@ -83,7 +88,7 @@ const PANELS = {
     words: ({ metrics, target }) => [...metrics.map((each) => each.name), target.metric],
   },
   memory: {
-    path: (job) => `/jobs/${job}/memory`,
+    path: (job) => then("memory", `/jobs/${job}/memory`),
     figures: ({ members }) => {
       const [fullest] = [...members].sort((one, other) => other.used_bytes.at(-1) / other.limit_bytes - one.used_bytes.at(-1) / one.limit_bytes);
       const row = (each) => [each.used_bytes.at(-1) / MIB, each.limit_bytes / MIB, each.expected_bytes.at(-1) / MIB, each.upper_bytes.at(-1) / MIB, each.ahead_s.at(-1)];
@@ -94,10 +99,10 @@ const PANELS = {
   },
   state: {
     path: (job) => `/jobs/${job}/state?at=${at("travel").dataset.at}`,
-    place: () => [at("travel").querySelector("output"), at("state")],
+    place: () => [at("bar").querySelector("output"), at("state")],
     figures: (said) => [said.at.sequence, said.term, said.generation, said.plan || null, said.waiting_plan, said.committed, said.total, said.dead_lettered, ...Object.keys(said.checkpoints).map(Number)],
     words: (said) => [`${said.phase}; term`, `members: ${said.members.join(", ")}`, ...Object.values(said.checkpoints)],
-    more: (said) => [[...at("travel").querySelectorAll("output time")].map((each) => Date.parse(each.dateTime)), [said.at.time_ms, said.first.time_ms]],
+    more: (said) => [[...at("bar").querySelectorAll("output time")].map((each) => Date.parse(each.dateTime)), [said.at.time_ms, said.first.time_ms]],
   },
   ledger: {
     path: (job) => `/jobs/${job}/state?at=${at("travel").dataset.at}`,
@@ -116,7 +121,7 @@ const PANELS = {
   },
   slots: {
     path: (job) => `/jobs/${job}/state?at=${at("travel").dataset.at}`,
-    also: (job) => (at("slots").dataset.sequence ? `/jobs/${job}/heat` : ""),
+    also: (job) => then("slots", `/jobs/${job}/heat`),
     figures: ({ slots }, heat) => {
       const servers = [...new Set(slots.map(([server]) => server))].map((server) => {
         const count = slots.filter(([owner]) => owner === server).reduce((sum, [, first, end]) => sum + end - first, 0);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,29 +12,14 @@ import pytest
 from all_rights import connect
 from asked_page import AskedPage
 from browser import NEEDED, Tab, browser, tab
-from patience import PATIENCE_S
+from page_figures import FIGURES, OF_JOB, OF_MOMENT, TABLES, agree
 from told_job import JOB, send_samples, told_job
 
 pytestmark = [pytest.mark.broker, NEEDED]
-FIGURES = (Path(__file__).parent / "figures.js").read_text()
 EVERY_S = 2.0
 RAMP = 4  # samples that differ; those that follow are the same again
 OF_ALL = ("cluster", "jobs")
 OF_NOW = ("members", "slots")  # what was sampled lately
-OF_JOB = (
-    "cluster",
-    "figures",
-    "plans",
-    "throughput",
-    "front",
-    "lanes",
-    "program",
-    "memory",
-    "state",
-    "ledger",
-)
-OF_MOMENT = ("state", "ledger", "slots")
-TABLES = ("throughput", "front", "lanes", "program", "memory", "ledger", "slots")
 
 
 @asynccontextmanager
@@ -55,16 +39,6 @@ async def sampled(home: Path) -> AsyncIterator[None]:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await bus.close()
-
-
-async def agree(page: Tab, *panels: str) -> None:
-    """See each panel show what the API says: samples come now and then, and the page is drawn again a moment later."""
-    for panel in panels:
-        end_s = time.monotonic() + PATIENCE_S
-        ask = f"differences({panel!r}, {JOB!r}).catch((error) => [error.message])"
-        while differ := await page.value(ask):
-            assert time.monotonic() < end_s, f"{panel}: {differ}"
-            await asyncio.sleep(0.1)
 
 
 async def events_agree(page: Tab, asked: AskedPage, job: str = "") -> None:
