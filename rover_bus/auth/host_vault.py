@@ -17,9 +17,10 @@ from pathlib import Path
 import msgspec
 
 from rover_bus.auth.joining import HostGrant, JoiningKeys, JoinToken, fingerprint_of
+from rover_bus.auth.key_names import ROOT
 from rover_bus.auth.roles import MEMBER_ROLES
 from rover_bus.auth.secret_files import write_secret
-from rover_bus.auth.vault import ROOT, Vault
+from rover_bus.auth.vault import Vault
 from rover_bus.events import credentials
 from rover_bus.events.errors import AccessDenied, InputError
 

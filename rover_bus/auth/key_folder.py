@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rover_bus.auth.key_names import CONTROL, MEMBERS, OBSERVERS, ROOT, SYSTEM
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.roles import ROLES, RUN_ROLES
 from rover_bus.auth.secret_files import PART, write_secret
-from rover_bus.auth.vault import CONTROL, MEMBERS, OBSERVERS, ROOT, SYSTEM, Vault
+from rover_bus.auth.vault import Vault
 from rover_bus.events.errors import InputError
 
 AUTHORITY = "authority.pem"  # beside the folder of keys in a vault

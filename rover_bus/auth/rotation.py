@@ -19,9 +19,10 @@ from nacl.public import SealedBox
 from nacl.signing import SigningKey, VerifyKey
 
 from rover_bus.auth import tokens
+from rover_bus.auth.key_names import CONTROL
 from rover_bus.auth.roles import MEMBER_ROLES
 from rover_bus.auth.secret_files import write_secret
-from rover_bus.auth.vault import CONTROL, Vault
+from rover_bus.auth.vault import Vault
 from rover_bus.events.errors import AccessDenied
 
 KEYS = tuple(f"role-{role}" for role in MEMBER_ROLES)

@@ -24,6 +24,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
+from rover_bus.auth.key_names import (
+    CONTROL,
+    MEMBERS,
+    OBSERVERS,
+    ROOT,
+    SYSTEM,
+    account_of,
+    accounts_of,
+    members_of,
+    observers_of,
+)
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.roles import ASKING_ROLES, MEMBER_ROLES, ROLES, RUN_ROLES, TENANT_ROLES
 from rover_bus.auth.secret_files import PART, CertificateFiles, check_whole, read_or_make, write_secret
@@ -40,29 +51,6 @@ if TYPE_CHECKING:
     from rover_bus.events.join_requests import HostJoinRequest
 
 BEFORE_ALL_S = 1  # when a token was made that any other of its account replaces
-ROOT, SYSTEM = "operator", "account-system"  # keys: of NATS's operator, which signs all accounts
-CONTROL, MEMBERS = "account-control", "account-members"
-TENANT, OBSERVERS = "account-tenant", "account-observers"
-
-
-def account_of(tenant: str) -> str:
-    """Return the key of the account that holds a tenant's streams."""
-    return CONTROL if tenant == DEFAULT_TENANT else f"{TENANT}-{check_name(tenant, 'tenant')}"
-
-
-def members_of(tenant: str) -> str:
-    """Return the key of the account of a tenant's members."""
-    return MEMBERS if tenant == DEFAULT_TENANT else f"{MEMBERS}-{check_name(tenant, 'tenant')}"
-
-
-def observers_of(tenant: str) -> str:
-    """Return the key of the account of those who only look at a tenant; at `default`: at all."""
-    return OBSERVERS if tenant == DEFAULT_TENANT else f"{OBSERVERS}-{check_name(tenant, 'tenant')}"
-
-
-def accounts_of(tenant: str) -> tuple[str, str, str]:
-    """Return the keys of all accounts of a tenant, each after those that it imports from."""
-    return account_of(tenant), members_of(tenant), observers_of(tenant)
 
 
 class RunOfJob(NamedTuple):
@@ -89,6 +77,11 @@ class Vault:
     def signs_accounts(self) -> bool:
         """Whether the operator's key is here: on the machine of the stack, and on no host that joined it."""
         return self._seed_file(ROOT).exists()
+
+    @property
+    def owns_accounts(self) -> bool:
+        """Whether the keys of the stack's own accounts are here: on its machine, and in its Brain's pod."""
+        return all(self._seed_file(each).exists() for each in (SYSTEM, CONTROL))
 
     def credentials_file(self, role: RoleName, host: str = "") -> Path:
         """Return where the credentials of a process or a person of the stack are; those of a daemon are its host's."""

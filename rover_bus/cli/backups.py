@@ -16,6 +16,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ from rover_bus.cli.tenants import copy_restored, of_registrar
 from rover_bus.cli.views.history import read_jobs
 from rover_bus.events import snapshots
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import InputError
+from rover_bus.events.errors import BusError, InputError, RoverError
 from rover_bus.events.facts import JobRestored
 from rover_bus.events.formats import FORMAT, NewerFormat, explain, noted_format
 from rover_bus.events.journal import Journal
@@ -79,7 +80,7 @@ async def take_backup(url: str, vault: Vault, directory: Path) -> BackupAbout:
 
 async def _take_streams(owner: NatsBus, place: Path, is_log: bool) -> int:
     """Write the log of an account, or all else that it has on disk; return how many bytes."""
-    wanted = [each for each in await snapshots.list_streams(owner) if (each == LOG) == is_log]
+    wanted = [each for each in await snapshots.list_stored(owner) if (each == LOG) == is_log]
     return sum(
         [
             await snapshots.take_snapshot(owner, stream, place / stream)
@@ -126,12 +127,25 @@ def read_backup(directory: Path) -> BackupAbout:
 async def restore(url: str, vault: Vault, directory: Path) -> list[str]:
     """Put a backup into a broker that holds nothing, in a new timeline; return the jobs that go on from it.
 
-    Raises InputError, BusError.
+    What was put back before something failed is taken away again. Raises InputError, BusError.
     """
-    about, timeline, going_on = read_backup(directory), secrets.randbits(TIMELINE_BITS), list[str]()
+    about, timeline, put = read_backup(directory), secrets.randbits(TIMELINE_BITS), list[tuple[str, str]]()
+    try:
+        return await _put_back(url, vault, directory, about, timeline, put)
+    except (RoverError, OSError):
+        await _take_away(url, vault, put)
+        raise
+
+
+async def _put_back(
+    url: str, vault: Vault, directory: Path, about: BackupAbout, timeline: int, put: list[tuple[str, str]]
+) -> list[str]:
+    """Put all of a backup back; `put`: which streams of which tenants are, so far."""
+    going_on: list[str] = []
     for tenant in (*about.tenants, DEFAULT_TENANT):  # the control account copies of the others
         async with of_registrar(url, vault.owner_credentials(tenant)) as owner:
             for each in _in_order(_place(directory, tenant)):
+                put.append((tenant, each.name))  # a cluster has a stream of it even if it fails
                 await snapshots.put_back(owner, each)
             if tenant == DEFAULT_TENANT and about.tenants:
                 await copy_restored(owner, about.tenants)
@@ -143,6 +157,14 @@ async def restore(url: str, vault: Vault, directory: Path) -> list[str]:
                 await _begin_brain_again(owner, timeline)
                 await note_timeline(owner, timeline)
     return going_on
+
+
+async def _take_away(url: str, vault: Vault, put: list[tuple[str, str]]) -> None:
+    """Leave a broker without a part of a backup, from which a stack would begin as if it were all."""
+    for tenant, stream in put:
+        with suppress(BusError):
+            async with of_registrar(url, vault.owner_credentials(tenant)) as owner:
+                await owner.api(f"STREAM.DELETE.{stream}", None, f"remove {stream}, half of a backup")
 
 
 def _in_order(place: Path) -> list[Path]:

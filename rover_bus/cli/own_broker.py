@@ -75,7 +75,7 @@ def _require_store(home: Home, in_cluster: bool) -> None:
     if in_cluster and not of_cluster and any(store.glob("*/streams/*")):
         raise InputError(
             f"{home.broker} holds the streams of a broker that ran alone, and a server of a cluster would not know them: "
-            "begin the cluster with directories that hold only `auth`"
+            "begin the cluster with directories that hold only `auth`, and fill it by `rover backup` and `rover restore --url`"
         )
     if of_cluster and not in_cluster:
         raise InputError(

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from rover_bus.events import nats_jetstream as jetstream
-from rover_bus.events.errors import BusError, BusTimeout, InputError, NotConnected
+from rover_bus.events.errors import BusError, BusTimeout, InputError, NoResponders, NotConnected
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.nats_wire import Raw
 
@@ -21,6 +21,7 @@ ABOUT, CHUNKS = "backup.json", "stream.tar.s2"
 CHUNK_BYTES = 128 << 10
 SILENT_S = 30.0  # a server that reads or writes a large stream from a slow disk answers later than others
 _OPENED_S = 60.0
+_HEARD_S, _LOOK_S = 10.0, 0.05
 
 
 class _Snapshot(msgspec.Struct, frozen=True):
@@ -37,16 +38,20 @@ class _Restore(msgspec.Struct, frozen=True):
 
 
 async def list_streams(bus: NatsBus) -> list[str]:
-    """Return the streams of the account that lie on disk: what memory holds is true only while it is renewed. Raises BusError."""
+    """Return the streams of the account. Raises BusError."""
     names: list[str] = []
     while True:
         answer = await _call(bus, "STREAM.NAMES", {"offset": len(names)}, "list streams")
         page = msgspec.json.decode(answer, type=dict[str, Any]).get("streams") or []
         names += page
         if not page:
-            break
+            return names
+
+
+async def list_stored(bus: NatsBus) -> list[str]:
+    """Return those that lie on disk: what memory holds is true only while it is renewed. Raises BusError."""
     on_disk = []
-    for name in names:
+    for name in await list_streams(bus):
         about = await bus.api(f"STREAM.INFO.{name}", None, f"look at {name}")
         if about.config.get("storage") == "file":
             on_disk.append(name)
@@ -109,10 +114,12 @@ def read_about(directory: Path) -> dict[str, Any]:
 async def put_back(bus: NatsBus, directory: Path) -> None:
     """Make a stream of what lies in a directory; one of that name must not be there. Raises BusError, InputError, OSError.
 
-    It copies from no other stream: the server would not know what it had copied (nats_jetstream.py, `copying_config`).
+    It copies from no other stream: the server would not know what it had copied (nats_jetstream.py, `copying_config`). It is kept
+    on as many servers as other streams of this broker, however many the backup's had.
     """
     stream, about = directory.name, read_about(directory)
     about["config"].pop("sources", None)
+    about["config"]["num_replicas"] = bus.replicas
     what = f"restore of {stream}"
     opened = msgspec.json.decode(
         await _call(bus, f"STREAM.RESTORE.{stream}", about, what, _OPENED_S), type=_Restore
@@ -121,12 +128,25 @@ async def put_back(bus: NatsBus, directory: Path) -> None:
         jetstream.refuse(opened.error, what)
     with (directory / CHUNKS).open("rb") as stored:
         while chunk := stored.read(CHUNK_BYTES):
-            answer = await bus.ask(opened.deliver_subject, chunk, SILENT_S)
+            answer = await _hand_over(bus, opened.deliver_subject, chunk, SILENT_S)
             if answer.data:  # an error; nothing is said of a chunk that was taken
                 jetstream.refuse(_error(answer.data, what), what)
-    ended = jetstream.read_answer((await bus.ask(opened.deliver_subject, b"", _OPENED_S)).data)
+    ended = jetstream.read_answer((await _hand_over(bus, opened.deliver_subject, b"", _OPENED_S)).data)
     if ended.error is not None:
         jetstream.refuse(ended.error, what)
+
+
+async def _hand_over(bus: NatsBus, subject: str, chunk: bytes, timeout_s: float) -> Raw:
+    """Give a chunk to the server that restores. In a cluster it is another one, and ours hears a moment later that it listens."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + _HEARD_S
+    while True:
+        try:
+            return await bus.ask(subject, chunk, timeout_s)
+        except NoResponders:
+            if loop.time() > deadline_s:
+                raise
+            await asyncio.sleep(_LOOK_S)
 
 
 def _error(answer: bytes, what: str) -> jetstream.ApiError:

@@ -59,11 +59,12 @@ class Stacks:
         """Start a stack or a host; `around`: a command that runs it in a world of its own; `serves`: whether it is there."""
         log = (self._folder / f"{name}.log").open("wb")
         self._ends.callback(log.close)
+        former = self._noted(name)
         command = [*machine.within, *around, *ROVER, *words, "--dir", str(self.home(name).root)]
         process = subprocess.Popen(command, stdout=log, stderr=log)
         self.processes[name] = process
         self._ends.callback(self._end, name)
-        until(lambda: self._serves(name, serves), name, more=(self._folder / f"{name}.log").read_text)
+        until(lambda: self._serves(name, serves, former), name, more=(self._folder / f"{name}.log").read_text)
 
     def lose(self, name: str) -> None:
         """Take it away as a power cut does."""
@@ -72,9 +73,14 @@ class Stacks:
         process.wait()
         take_away(self.home(name))
 
-    def _serves(self, name: str, serves: Callable[[], bool] | None) -> bool:
+    def _serves(self, name: str, serves: Callable[[], bool] | None, former: str) -> bool:
         assert self.processes[name].poll() is None, (self._folder / f"{name}.log").read_text()
-        return serves() if serves else (self.home(name).root / "stack.json").exists()
+        return serves() if serves else self._noted(name) not in ("", former)
+
+    def _noted(self, name: str) -> str:
+        """Return how to reach a stack as it noted it itself; one that was killed left its note."""
+        record = self.home(name).root / "stack.json"
+        return record.read_text() if record.exists() else ""
 
     def _end(self, name: str) -> None:
         process = self.processes[name]

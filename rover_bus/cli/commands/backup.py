@@ -1,4 +1,4 @@
-"""`rover backup` and `rover restore`: what the broker of this machine stored, in a directory, and back."""
+"""`rover backup` and `rover restore`: what a broker stored, in a directory, and back."""
 
 from __future__ import annotations
 
@@ -8,50 +8,104 @@ import secrets
 import shutil
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from rover_bus.cli.given_keys import keys_option, take_given
 from rover_bus.cli.home import A_RESTORE, Home
 from rover_bus.events.errors import InputError
 
+if TYPE_CHECKING:
+    from rover_bus.auth.vault import Vault
+
 directory_option = click.option(
     "--dir", "home", default="", metavar="DIR", help="State directory [$ROVER_HOME, ./.rover]."
+)
+url_option = click.option(
+    "--url",
+    default="",
+    metavar="URL",
+    help="A broker that runs alone (`rover broker`), or a cluster of them.",
 )
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @directory_option
-def backup(directory: Path, home: str) -> None:
-    """Write what the broker of this machine stores into a new DIRECTORY, while jobs train.
+@url_option
+@keys_option
+def backup(directory: Path, home: str, url: str, keys: str) -> None:
+    """Write what the broker of this machine's stack, or another, stores into a new DIRECTORY, while jobs train.
 
-    It has logs, facts, settings and tenants, in the layout of `nats account backup`; no checkpoints, which lie on their own
-    storage, and no keys: copy `auth` of the state directory apart.
+    The state directory has the keys: of the stack, or of a `rover broker`. The backup has logs, facts, settings and tenants, in the
+    layout of `nats account backup`; no checkpoints, which lie on their own storage, and no keys: copy `auth` of the state directory
+    apart.
     """
-    from rover_bus.auth.vault import Vault
     from rover_bus.cli.backups import take_backup
 
     of = Home.find(home).of_running()
     began_s = time.monotonic()
-    about = asyncio.run(take_backup(of.read_record().url, Vault(of.auth), directory))
+    about = asyncio.run(take_backup(url or of.read_record().url, _keys_of(of, keys), directory))
     click.echo(f"{directory}: {about.bytes / 2**20:,.1f} MiB in {time.monotonic() - began_s:.1f} s")
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @directory_option
-def restore(directory: Path, home: str) -> None:
-    """Put the backup in DIRECTORY into the state directory of a stack that does not run.
+@url_option
+@keys_option
+def restore(directory: Path, home: str, url: str, keys: str) -> None:
+    """Put the backup in DIRECTORY into the state directory of a stack that does not run, or into a broker that holds nothing.
 
-    What the broker held there is moved aside, not removed. A new timeline begins: jobs that had not ended go on from their newest
-    checkpoint once the stack is up, and what was decided after the backup counts no more.
+    Without --url: what the broker held is moved aside, not removed. With it: a broker that runs alone, or a cluster, to which
+    nothing else is connected; the state directory has its keys. A new timeline begins: jobs that had not ended go on from their
+    newest checkpoint once the stack is up, and what was decided after the backup counts no more.
     """
+    from rover_bus.cli.backups import read_backup
+
+    of, about = Home.find(home), read_backup(directory)
+    jobs = _restore_into(url, _keys_of(of, keys), directory) if url else _restore_here(of, directory)
+    taken = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.taken_ms / 1000))
+    place = f"the broker at {url}" if url else of.root
+    click.echo(
+        f"{place} is as it was at {taken}; `rover up` goes on with {', '.join(jobs) or 'no job: none ran then'}"
+    )
+
+
+def _keys_of(of: Home, folder: str) -> Vault:
+    """Return the keys of a folder, or of a state directory. Raises InputError where they do not open every account."""
+    from rover_bus.auth.vault import Vault
+
+    vault = take_given(of, folder) if folder else Vault(of.auth)
+    if not vault.owns_accounts:
+        raise InputError(
+            f"{folder or of.auth} has no keys that open every account: name the state directory of the stack, or of its "
+            "`rover broker`, by --dir; on Kubernetes the Brain's keys by --keys"
+        )
+    return vault
+
+
+def _restore_into(url: str, vault: Vault, directory: Path) -> list[str]:
+    from rover_bus.cli.backups import read_backup
+    from rover_bus.cli.backups import restore as put_back
+    from rover_bus.cli.filling import require_unused
+
+    whole = directory.absolute()
+
+    async def fill() -> list[str]:
+        await require_unused(url, vault, read_backup(whole).tenants)
+        return await put_back(url, vault, whole)
+
+    return asyncio.run(fill())
+
+
+def _restore_here(of: Home, directory: Path) -> list[str]:
     from rover_bus.auth.vault import Vault
     from rover_bus.cli.backups import read_backup
     from rover_bus.cli.backups import restore as put_back
     from rover_bus.events.broker import EmbeddedBroker
 
-    of = Home.find(home)
     about = read_backup(directory)
     of.create()
     lock = of.hold(A_RESTORE)
@@ -69,12 +123,9 @@ def restore(directory: Path, home: str) -> None:
             shutil.rmtree(beside, ignore_errors=True)
     finally:
         os.close(lock)
-    taken = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.taken_ms / 1000))
     if aside is not None:
         click.echo(f"what the broker held is in {aside}")
-    click.echo(
-        f"{of.root} is as it was at {taken}; `rover up` goes on with {', '.join(jobs) or 'no job: none ran then'}"
-    )
+    return jobs
 
 
 def _replace_store(store: Path, whole: Path) -> Path | None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from broker_cluster import cluster_of_three, free_ports, urls_of
 
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
 from rover_bus.cli.own_broker import OwnBroker, start_broker
 from rover_bus.cli.replicas import raise_replicas
-from rover_bus.events.broker import ClusterPlace, EmbeddedBroker
+from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.bus import MESSAGE_ID, Entry
 from rover_bus.events.errors import BusError, InputError
 from rover_bus.events.nats_bus import NatsBus
@@ -28,14 +27,6 @@ PATIENCE_S = 60.0
 FACT = job_fact("demo", "job.opened")
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 @pytest.fixture
 def vault(tmp_path: Path) -> Vault:
     made = Vault(tmp_path / "auth")
@@ -45,16 +36,7 @@ def vault(tmp_path: Path) -> Vault:
 
 @pytest.fixture
 def servers(tmp_path: Path, vault: Vault) -> Iterator[list[EmbeddedBroker]]:
-    ports = free_ports(3)
-    made = []
-    for number, port in enumerate(ports):
-        routes = [f"127.0.0.1:{each}" for each in ports if each != port]
-        place = ClusterPlace(f"s{number}", port, routes, vault.cluster_secret)
-        broker = EmbeddedBroker(tmp_path / f"s{number}", rights=vault.server_configuration)
-        made.append(broker.join_cluster(place))
-    with ExitStack() as running:
-        for each in made:
-            running.enter_context(each)
+    with cluster_of_three(tmp_path, vault) as made:
         yield made
 
 
@@ -72,7 +54,7 @@ def test_a_server_is_killed_and_nothing_is_lost_or_doubled(
     servers: list[EmbeddedBroker], vault: Vault
 ) -> None:
     async def run() -> None:
-        urls = ",".join(each.url for each in servers)
+        urls = urls_of(servers)
         bus = await NatsBus.connect(urls, secret=vault.owner_credentials(), timeout_s=10)
         try:
             assert bus.replicas == 3
@@ -118,7 +100,7 @@ def test_streams_that_one_server_kept_are_raised_to_three_and_outlive_it(
     servers: list[EmbeddedBroker], vault: Vault
 ) -> None:
     async def run() -> None:
-        urls = ",".join(each.url for each in servers)
+        urls = urls_of(servers)
         few = await NatsBus.connect(
             urls, secret=vault.owner_credentials(), timeout_s=10, ways=Ways(replicas=1)
         )

@@ -1,4 +1,4 @@
-"""A job trains over a broker of three machines: one server is killed, one is cut off, all links are slow and lose packets."""
+"""A job trains over a broker of three machines: a server is killed or cut off, links are slow and lose packets, disks are lost."""
 
 from __future__ import annotations
 
@@ -55,12 +55,8 @@ class ClusterOfThree:
             self._start_server(name)
         self.url = ",".join(self.url_of(name) for name in SERVERS)
         self.operator = str(first.credentials_file("operator"))
-        words = ["--url", self.url, "--secret-file", self.operator, *PATIENT]
-        self.stacks.start(
-            self.on["one"], "one", "up", "--host", "one", "--bind", self.on["one"].address, *words
-        )
         self.home = self.stacks.home("one").root
-        self._join("two")
+        self.start_hosts()
         self.job = JobOnMachines(
             machine=self.on["one"],
             folder=folder,
@@ -83,6 +79,28 @@ class ClusterOfThree:
                 words += ["--route", f"{self.on[other].address}:{CLUSTER_PORT}"]
         log = self._folder / f"{name}.log"
         self.stacks.start(self.on[name], name, *words, serves=lambda: "broker   tls://" in log.read_text())
+
+    def start_hosts(self) -> None:
+        words = ["--url", self.url, "--secret-file", self.operator, *PATIENT]
+        self.stacks.start(
+            self.on["one"], "one", "up", "--host", "one", "--bind", self.on["one"].address, *words
+        )
+        self._join("two")
+
+    def erase(self) -> None:
+        """Lose all machines at once, and the disks of all three servers; the servers are there again, and hold nothing."""
+        for name in ("one", "two", *SERVERS):
+            self.stacks.lose(name)
+        for name in SERVERS:
+            shutil.rmtree(self.stacks.home(name).broker / "store")
+        for name in SERVERS:
+            self._start_server(name)
+
+    def said(self, *words: str) -> str:
+        """Return what a command says that is given on the first server's machine, with its keys."""
+        done = run_on(self.on["a"], self.stacks.home("a").root, *words, cwd=self._folder)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def _join(self, name: str) -> None:
         file = self._folder / f"{name}.token"
@@ -155,6 +173,24 @@ def test_a_job_trains_where_all_links_of_the_broker_are_slow_and_lose_packets(
         assert round_trip_s(cluster) > 0.1
         assert cluster.until_it_goes_on("training over slow links", before + 2) < 2 * HEALED_S
         cluster.job.complete()
+
+
+def test_three_erased_stores_are_filled_from_a_backup_and_the_job_goes_on(
+    cluster: ClusterOfThree, tmp_path: Path
+) -> None:
+    cluster.begin(30_000)
+    cluster.said("backup", str(tmp_path / "saved"), "--url", cluster.url)
+    cluster.until_it_goes_on("checkpoints after the backup", cluster.ready() + 1)
+    erased = max(each["cut"] for each in cluster.job.facts("checkpoint.ready"))
+    cluster.erase()
+    said = cluster.said("restore", str(tmp_path / "saved"), "--url", cluster.url)
+    assert f"goes on with {cluster.job.name}" in said
+    cluster.start_hosts()
+    cluster.job.until(lambda: cluster.job.facts("ledger.rewound"), "the way back")
+    [back] = cluster.job.facts("ledger.rewound")
+    assert "restored from a backup" in back["reason"]
+    assert back["cut"] <= erased
+    cluster.job.complete()
 
 
 def round_trip_s(cluster: ClusterOfThree) -> float:

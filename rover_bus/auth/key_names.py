@@ -1,0 +1,30 @@
+"""What the keys of a vault are called: the operator's, and those of the accounts of a stack and of its tenants."""
+
+from __future__ import annotations
+
+from rover_bus.events.subjects import DEFAULT_TENANT
+from rover_bus.events.subjects import name as check_name
+
+ROOT, SYSTEM = "operator", "account-system"  # keys: of NATS's operator, which signs all accounts
+CONTROL, MEMBERS = "account-control", "account-members"
+TENANT, OBSERVERS = "account-tenant", "account-observers"
+
+
+def account_of(tenant: str) -> str:
+    """Return the key of the account that holds a tenant's streams."""
+    return CONTROL if tenant == DEFAULT_TENANT else f"{TENANT}-{check_name(tenant, 'tenant')}"
+
+
+def members_of(tenant: str) -> str:
+    """Return the key of the account of a tenant's members."""
+    return MEMBERS if tenant == DEFAULT_TENANT else f"{MEMBERS}-{check_name(tenant, 'tenant')}"
+
+
+def observers_of(tenant: str) -> str:
+    """Return the key of the account of those who only look at a tenant; at `default`: at all."""
+    return OBSERVERS if tenant == DEFAULT_TENANT else f"{OBSERVERS}-{check_name(tenant, 'tenant')}"
+
+
+def accounts_of(tenant: str) -> tuple[str, str, str]:
+    """Return the keys of all accounts of a tenant, each after those that it imports from."""
+    return account_of(tenant), members_of(tenant), observers_of(tenant)
