@@ -201,6 +201,7 @@ class BrainDecider:
             case Sampled(sample):
                 yield from self._observe(sample, now)
             case Ticked(wall_ms):
+                self._rounds.wall_s = wall_ms / 1000
                 yield from self._guard("freezes", freezing.turn(self.state, wall_ms))
                 yield from self._look(now)
             case Continued() if self._looking:
@@ -318,7 +319,7 @@ class BrainDecider:
         self._look_at_families()
         unheard = self.watch.unheard(now, self.state.sampled_s)
         yield from self._guard("unheard", note_unheard(self.state, unheard))
-        yield from self._guard("stalled", begin_with_less(self.state))
+        yield from self._guard("stalled", begin_with_less(self.state, self._rounds.wall_s))
         for name, lost in self.watch.take_lost().items():
             yield from self._guard("loss", self._answer_loss(name, lost), name)
         left = len(self._due_now) if self._looking else 0

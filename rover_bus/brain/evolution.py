@@ -10,7 +10,14 @@ import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.stragglers import SLOW_WINDOWS
-from rover_bus.brain.evolution_of_hosts import lose_host, note_freeze, note_word, see_host, turn_freezes
+from rover_bus.brain.evolution_of_hosts import (
+    lose_host,
+    note_freeze,
+    note_word,
+    offer_again,
+    see_host,
+    turn_freezes,
+)
 from rover_bus.brain.evolution_of_windows import measure, return_to
 from rover_bus.brain.families import note_scales, remember, usual_scales, usual_use
 from rover_bus.brain.learning_hosts import forget_job, note_hosts
@@ -69,6 +76,7 @@ from rover_bus.events.log import Record, SnapshotChunk
 from rover_bus.events.plan_facts import TRIAL
 
 MOST_PAST = 200
+NEVER_S = float("inf")
 
 
 def evolve(state: BrainState, record: Record) -> None:
@@ -115,9 +123,13 @@ def _take_in(state: BrainState, record: Record) -> None:
         case BrainRuleSwitched(rule=rule):
             state.rules_off[rule] = BrainRuleOff(record.release, record.why, record.job)
         case JobGone(job=job, past=past):
+            held = None
             if job in state.jobs:
+                held = state.jobs[job].held
                 remember(state, state.jobs[job])
             _forget(state, job)
+            if held is not None:
+                offer_again(state)
             state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != job}
             state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
         case FactObserved(fact=fact):
@@ -172,6 +184,7 @@ def _evolve_job(state: BrainState, record: OfOneJob) -> None:
             known = state.jobs[job]
             wanted = f"{record.wanted.workers}/{record.wanted.servers}" if record.wanted else ""
             known.said, known.waits_for = (record.constant, wanted), record.waits_for
+            known.again_s = record.again_s
         case StragglerFound(job=job, member=member, constant=remedy):
             _note_straggler(state.jobs[job], member.index, remedy)
         case StragglerRecovered(job=job, member=member):
@@ -255,9 +268,11 @@ def _observe(job: KnownJob, fact: ObservedFact, took_s: float, cause: str) -> No
                 if constant in ("rejected", "servers_fixed", "job_is_ending"):
                     _decline(job)
                 job.change = None
+                job.again_s = NEVER_S if job.waits else job.again_s  # it would be refused again
         case PlanSettled(plan=plan):
             _note_times(job, plan, took_s)
             job.settled_s, job.stalled = job.clock_s, []
+            job.withdrawn = 0 if job.held is not None else job.withdrawn
             _count_servers(job, plan)
             if job.change and job.change.plan == plan:
                 if job.change.before.shape != job.change.after.shape:
@@ -274,7 +289,7 @@ def _observe(job: KnownJob, fact: ObservedFact, took_s: float, cause: str) -> No
         case JobPaused():
             job.paused, job.change, job.recent = True, None, []
         case JobResumed():
-            job.paused = False
+            job.paused, job.again_s = False, 0.0
         case JobStopRequested():
             job.stopping = True
 
@@ -324,6 +339,9 @@ def _decline(job: KnownJob) -> None:
 
 def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
     plan = fact.plan
+    if fact.constant == Reason.BELOW_LEAST and not size.workers:
+        _withdraw(job, plan)
+        return
     if job.change is None or job.change.plan != plan:  # a person's plan, or one from before our log
         job.change = _asked(job, fact, size)
     job.rest = _rest(job, size)
@@ -345,6 +363,13 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
         _forget_pasts(job)
         return_to(job, size)
     job.held = size
+
+
+def _withdraw(job: KnownJob, plan: int) -> None:
+    """It holds nothing, as before its first plan. What never ran has taught nothing: no size is declined, no change taken back."""
+    job.plan, job.withdrawn = max(job.plan, plan), job.withdrawn + 1
+    job.held = job.rest = job.change = None
+    job.rollbacks, job.recent, job.declined = 0, [], []
 
 
 def _forget_pasts(job: KnownJob) -> None:

@@ -9,6 +9,8 @@ from rover_bus.brain.state import BrainState, Freeze
 from rover_bus.events.host_facts import ClusterModeSet, FreezeLifted, QuotaSet
 from rover_bus.events.identity import HostCapacity
 
+MORE_ROOM = 1.1  # times what a host gave before: less than that comes and goes with pods of others
+
 
 def note_word(state: BrainState, fact: ClusterModeSet | QuotaSet) -> None:
     if isinstance(fact, QuotaSet):
@@ -45,6 +47,9 @@ def _end_freeze(state: BrainState, name: str) -> None:
 
 
 def see_host(state: BrainState, record: HostSeen) -> None:
+    was, now = state.hosts.get(record.host), record.capacity
+    if was is None or now.cores > MORE_ROOM * was.cores or now.memory_bytes > MORE_ROOM * was.memory_bytes:
+        offer_again(state)
     state.hosts[record.host] = record.capacity
     state.sampled_s.pop(record.host, None)
     if record.sample_s:
@@ -53,6 +58,12 @@ def see_host(state: BrainState, record: HostSeen) -> None:
     state.unheard = [other for other in state.unheard if other != record.host]
     state.shrinks = state.shrinks and bool(state.displaced)
     _note_cores_bind(state, record.capacity)
+
+
+def offer_again(state: BrainState) -> None:
+    """There is more room than before: starts that were withdrawn need not wait for their time."""
+    for job in state.jobs.values():
+        job.again_s = 0.0
 
 
 def lose_host(state: BrainState, record: HostGone) -> None:

@@ -18,13 +18,13 @@ STRICTNESS: tuple[PlanMode, ...] = ("auto", "approve", "observe")
 
 
 def propose_first(name: str, job: KnownJob, state: BrainState, wish: Wish) -> PlanProposed:
-    """The first plan of a job: where its members and masters live is decided here, once."""
+    """The first plan of a job, or one after its start was withdrawn: where its members live, and once where its masters do."""
     plan = propose(name, job, state, wish)
     order = plan.hosts
     cores = totals_of(state).capacity.cores
     fixed = "as the job asks" if wish.constant == Reason.CONSTRAINED_BY_USER else wish.detail or wish.constant
     return plan.replace(
-        masters=[order[0], order[1 % len(order)]],
+        masters=job.masters or [order[0], order[1 % len(order)]],
         reason=f"{_counts(wish.size)} on {cores:g} cores of {len(state.hosts)} host(s), {fixed}",
     )
 
@@ -87,8 +87,11 @@ def roll_back(
 def end_stalled(
     name: str, job: KnownJob, state: BrainState, change: Change, size: Size, said: str
 ) -> PlanProposed:
-    """What remains of a change whose members cannot start: it holds whatever was repaired meanwhile."""
-    wish = msgspec.structs.replace(_wish_back(change, Reason.NEVER_LIVE, said, 0.0), size=size)
+    """What remains of a change whose members cannot start, nothing at all of one that is withdrawn: it holds whatever was repaired
+    meanwhile.
+    """
+    constant = Reason.NEVER_LIVE if size.workers else Reason.BELOW_LEAST
+    wish = msgspec.structs.replace(_wish_back(change, constant, said, 0.0), size=size)
     return _back(name, job, state, change, wish).replace(members_plan=0)
 
 

@@ -170,10 +170,24 @@ class KnownJob(msgspec.Struct):
     own_share: float = 1.0  # of a worker's working time, that it reads and computes itself
     left_s: float = float("-inf")  # when it was last asked to leave a slow host
     stopping: bool = False  # it was asked to end, by a person or because its target is reached
+    withdrawn: int = 0  # starts in a row of which less than its least could run,
+    again_s: float = (
+        0.0  # and Unix time before which none is offered again; inf: until the cluster has more room
+    )
 
     def after(self, timer: str) -> str:
         """Return the cause of what follows because time passed since the job's newest plan, or since it was submitted."""
         return causes.timer(timer, causes.plan(self.plan) if self.plan else causes.job(self.uid))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a plan: for its first one, or for another after its start was withdrawn."""
+        return not self.plan or (self.withdrawn > 0 and self.held is None and self.change is None)
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether any of its samples was seen to be trained."""
+        return self.samples > 0 or self.committed > 0
 
     @property
     def throughput(self) -> float:

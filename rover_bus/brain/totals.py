@@ -80,7 +80,7 @@ class Totals:
     by_priority: dict[int, Total] = field(default_factory=dict)
     by_tenant: dict[str, Total] = field(default_factory=dict)
     coming_by_tenant: dict[str, Total] = field(default_factory=dict)
-    waiting: dict[str, None] = field(default_factory=dict)  # names of jobs without a plan
+    waiting: dict[str, None] = field(default_factory=dict)  # names of jobs that wait for a plan
     shrinking: dict[str, None] = field(default_factory=dict)  # names, in the order in which they began
     _jobs: dict[str, _Counted] = field(default_factory=dict)
     _hosts: dict[str, HostCapacity] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class Totals:
             self.shrinking.pop(name, None)
         else:
             self.shrinking[name] = None
-        if job is not None and not job.plan:
+        if job is not None and job.waits:
             self.waiting[name] = None
         else:
             self.waiting.pop(name, None)

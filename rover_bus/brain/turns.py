@@ -16,6 +16,7 @@ from rover_bus.brain.choosing import Answers, Chosen, OpenSize, choosing_among, 
 from rover_bus.brain.decisions.pieces import Pieces
 from rover_bus.brain.log import RoundAdvanced, RoundBegun
 from rover_bus.brain.settling import make_room, seat_masters, settle, withhold
+from rover_bus.brain.stalled import is_offered
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.starting import StartOffer, offer_start
 from rover_bus.brain.state import BrainState, KnownJob
@@ -64,6 +65,7 @@ class Rounds:
     def __init__(self) -> None:
         self.due = True  # something happened to the cluster: all jobs are sized together at the next look
         self.finished = 0  # rounds of all jobs
+        self.wall_s = 0.0  # Unix time of the last look, 0: no clock was asked
         self._at_s = float("-inf")
         self._fitted = 0
         self._open: OpenRound | None = None
@@ -100,7 +102,7 @@ class Rounds:
         else:
             turns = [name for name in self._late if name in state.jobs]
         self._late = {}
-        waiting = list(totals_of(state).waiting)
+        waiting = self._waiting(state)
         crowded = not all_jobs and len(waiting) > MOST_WAITING
         if crowded or not state.hosts or not state.timeline:
             waiting = []
@@ -134,7 +136,7 @@ class Rounds:
 
     def start_in_free_room(self, state: BrainState, models: StandingModels, guard: Guard) -> Steps:
         """Begin what waits as far as there is room now: no running job is touched before the next look."""
-        waiting = totals_of(state).waiting
+        waiting = self._waiting(state)
         if self._open is not None or not 0 < len(waiting) <= MOST_WAITING:
             return
         if not state.hosts or not state.timeline:
@@ -145,6 +147,10 @@ class Rounds:
         yield from guard("sizes", self._choose(round_, state, models, float("inf")), "")
         for name, answer in round_.left or ():
             yield from guard("sizes", self._answer(round_, name, answer, state, models), "")
+
+    def _waiting(self, state: BrainState) -> list[str]:
+        """The jobs that wait and are offered a start now."""
+        return [name for name in totals_of(state).waiting if is_offered(state.jobs[name], self.wall_s)]
 
     # -- the stages ----------------------------------------------------------------------------------------------------
 

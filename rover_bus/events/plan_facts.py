@@ -15,7 +15,7 @@ from typing import Literal
 
 from rover_bus.events.fact import JobFact, MasterFact, Position
 from rover_bus.events.identity import Member
-from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members
+from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Members, Seconds
 from rover_bus.events.job import PlanMode
 
 # What a plan is for: the first size, a measurement, more or less of it, taking one back, memory, a slow worker, other jobs, people.
@@ -142,7 +142,8 @@ class PlanRefused(MasterFact, frozen=True, kw_only=True, tag="plan.refused.v1"):
 class PlanWithheld(BrainFact, frozen=True, kw_only=True, tag="plan.withheld.v1"):
     """The Brain leaves a job as it is, and says why: pinned by the user, a quota, no room, or it waits for others to shrink.
 
-    `asked_by`: the person whose request this refuses; "": a wish of the Brain's own.
+    `asked_by`: the person whose request this refuses; "": a wish of the Brain's own. `again_s`: Unix time in seconds before which a
+    withdrawn start is not offered again while the cluster has no more room; 0: at any time.
     """
 
     constant: str
@@ -150,6 +151,7 @@ class PlanWithheld(BrainFact, frozen=True, kw_only=True, tag="plan.withheld.v1")
     wanted: Size | None = None
     waits_for: list[str] = []
     asked_by: str = ""
+    again_s: Seconds = 0.0
 
 
 class PlanApproved(JobFact, frozen=True, kw_only=True, tag="plan.approved.v1"):

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from rover_bus.events import causes
 from rover_bus.events.facts import RoutingChanged
 from rover_bus.events.log import Record
-from rover_bus.master import rollout, slots
+from rover_bus.master import rollout, slots, withdrawing
 from rover_bus.master.phases import Starting
 from rover_bus.master.state import State
 from rover_bus.master.stepping import StepClock
@@ -29,6 +29,8 @@ def tick(state: State, clock: StepClock, now: float) -> Steps:
     wanted = state.seats.wanted_servers()
     there = sorted(index for index, desired in wanted.items() if state.seats.has(desired.member))
     if not _may_begin(state) or not there or len(there) == len(wanted):
+        return
+    if not withdrawing.has_its_least(state, there):
         return
     if clock.waited("first servers", state.seats.plan, now) < AFTER_S:
         return

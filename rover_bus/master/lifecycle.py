@@ -18,7 +18,7 @@ from rover_bus.events.identity import Member
 from rover_bus.events.job import is_synchronous
 from rover_bus.events.log import FinishBegun, Record, Rewound
 from rover_bus.events.requests import HeartbeatRequest
-from rover_bus.master import cutting, recovery, rollout, searching, slots
+from rover_bus.master import cutting, recovery, rollout, searching, slots, withdrawing
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.phases import Closed, Ended, Finishing, Searching, Starting, Training
 from rover_bus.master.planning import begin_again, is_planned, remove_members, replace_members
@@ -359,6 +359,8 @@ def _route(state: State, cause: str) -> Consequences:
     if not state.seats.wanted or any(
         index not in admitted or admitted[index].member != m for index, m in servers.items()
     ):
+        return
+    if not withdrawing.has_its_least(state, servers):
         return
     owners = _owners(state, sorted(servers))
     yield RoutingChanged(

@@ -23,7 +23,7 @@ from rover_bus.events.facts import (
 )
 from rover_bus.events.job import PlanMode
 from rover_bus.events.log import PlanDeferred, Record
-from rover_bus.master import finding, lifecycle, rollout
+from rover_bus.master import finding, lifecycle, rollout, withdrawing
 from rover_bus.master.guarding import try_again
 from rover_bus.master.phases import Closed, Ended, Finishing, Searching, Starting, Training, name_of
 from rover_bus.master.planning import (
@@ -104,9 +104,15 @@ def answer(state: State, fact: PlanApproved | PlanRejected, cause: str) -> Steps
 
 def _apply(state: State, proposal: PlanProposed, cause: str, approved_by: str = "") -> Steps:
     before = present_servers(state)
+    withdraws = _ends_what_never_came(state, proposal) and withdrawing.is_asked(proposal)
+    if withdraws:
+        yield from withdrawing.unroute(state, lifecycle.empty_ledger(state), cause)
     yield plan_members(state, proposal, cause)
     yield applied(state, proposal, cause, approved_by)
-    yield from rollout.follow_plan(state, before, proposal, cause)
+    if withdraws:
+        yield from withdrawing.release(state.seats.servers(), cause)
+    else:
+        yield from rollout.follow_plan(state, before, proposal, cause)
     yield from lifecycle.consequences(state, cause)
 
 
@@ -150,6 +156,9 @@ def check(state: State, proposal: PlanProposed) -> Obstacle | None:
 
 def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
     spec = state.job.spec
+    if withdrawing.is_asked(proposal) and _ends_what_never_came(state, proposal):
+        begun = withdrawing.obstacle(state)
+        return ("has_begun", f"its start is not withdrawn: {begun}") if begun else None
     if refused := rollout.refuse_plan(state, proposal):
         return "servers_fixed", refused
     makes_room = proposal.step == "room"  # a higher job's doing: it may take workers, never servers

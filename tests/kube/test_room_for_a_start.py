@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kube_cluster import Cluster, kubelet
-from pod_faults import running, until_as_planned
+from pod_faults import name_of, running, until_as_planned
 from pod_stacks import PodStack
 from small_job import SmallJob
 
@@ -82,3 +83,57 @@ def test_a_job_begins_with_as_much_of_what_it_asks_for_as_fits(
     until_as_planned(installed, namespace, job, workers=3, servers=1)
     job.complete()
     job.until(lambda: not running(installed, namespace), "no member's pod")
+
+
+TAINT = "test/closed=yes:NoSchedule"
+
+
+@pytest.mark.parametrize("what", ["its taint goes", "another node comes"])
+def test_a_start_that_no_node_takes_is_withdrawn_whole_says_why_and_is_tried_again(
+    installed: Cluster, namespace: str, job: SmallJob, tmp_path: Path, what: str
+) -> None:
+    """The Brain counts a node that was tainted since: on the other one there is room for four of the five members."""
+    job.moves = 'start_patience = "10s"'
+    second, third = tmp_path / "second", tmp_path / "third"
+    second.mkdir()
+    third.mkdir()
+    with kubelet(installed, "node-2", second):
+        job.until(
+            lambda: "node-2" in job.rover("events", "-k", "host.registered").stdout, "the node as a host"
+        )
+        assert installed.kubectl("taint", "node", "node-2", TAINT).returncode == 0
+        hand_in(installed, namespace, job)
+        until_withdrawn(installed, namespace, job)
+        comes: AbstractContextManager[object] = nullcontext()
+        if what == "its taint goes":
+            assert installed.kubectl("taint", "node", "node-2", f"{TAINT}-").returncode == 0
+        else:
+            comes = kubelet(installed, "node-3", third)
+        with comes:
+            until_as_planned(installed, namespace, job, workers=4, servers=1)
+            job.until(lambda: condition(installed, namespace, job)["status"] == "True", "that it runs")
+            job.complete()
+            job.until(lambda: not running(installed, namespace), "no member's pod")
+    installed.kubectl("delete", "node", "node-2", "node-3", "--ignore-not-found", "--wait=false")
+    plans = [(each["workers"], each["servers"]) for each in job.facts("plan.applied")]
+    assert set(plans[::2]) == {(4, 1)}
+    assert set(plans[1::2]) == {(0, 0)}
+    wanted = [{name_of(each["member"]) for each in said["members"]} for said in job.facts("members.desired")]
+    for former in wanted[: wanted.index(set())]:
+        assert not former & wanted[-1], "no incarnation twice"
+
+
+def until_withdrawn(cluster: Cluster, namespace: str, job: SmallJob) -> None:
+    """Wait until the job holds no pod but its masters', and its object and commands say what it waits for."""
+
+    def is_so() -> bool:
+        shown = condition(cluster, namespace, job)
+        says = "cannot start" in shown.get("message", "") and shown["reason"] == "NoRoom"
+        return says and not running(cluster, namespace) and "Unschedulable" in job.rover("jobs").stdout
+
+    job.until(is_so, "that it holds nothing")
+    (said, *_) = job.facts("plan.withheld")
+    assert said["constant"] == Reason.BELOW_LEAST
+    assert "Unschedulable" in said["reason"]
+    assert "taint" in said["reason"], "as the scheduler says it"
+    job.until(lambda: "Unschedulable" in job.rover("explain", job.name).stdout, "it in what is explained")

@@ -53,6 +53,7 @@ class Job:
         self.spins = False  # workers use all cores that they are given, for nothing
         self.server_cores: dict[int, float] = {}
         self.where: dict[str, str] = {}  # hosts of its members, by member name
+        self.incarnations: dict[str, int] = {}  # the last one of each member, by name
 
     @property
     def workers(self) -> list[Member]:
@@ -188,7 +189,7 @@ class Life:
     def _obey(self, plan: facts.PlanProposed) -> None:
         job = self.jobs[plan.job]
         outcome = {"auto": "passed", "approve": "waits", "observe": "observed"}[plan.mode]
-        if job.size is None:
+        if job.size is None or not job.members:
             outcome = "passed"
         self.notice(self._placed(facts.PlanChecked(job=plan.job, plan=plan.plan, outcome=outcome)))
         if outcome == "passed" and job.obeys:
@@ -205,9 +206,9 @@ class Life:
         able = [host for host in plan.hosts if host not in plan.slow_hosts] or plan.hosts
         chosen = {"worker": iter(plan.worker_hosts), "ps": iter(plan.server_hosts)}
         for role, index in wanted:
-            life = lives.get(f"{role}-{index}", Member(role, index, 1))
+            life = lives.get(f"{role}-{index}") or self._next(job, Member(role, index, 0))
             if life in plan.replaces:
-                life = Member(role, index, life.incarnation + 1)
+                life = self._next(job, life)
                 job.slow.pop(index, None)
                 stays = job.where[life.name] if job.where[life.name] in able else able[0]
                 job.where[life.name] = next(chosen[role], stays)
@@ -230,6 +231,10 @@ class Life:
         )
         self.notice(self._placed(_desired(plan.job, job)))
         job.live_at = self.now + job.starts_s
+
+    def _next(self, job: Job, member: Member) -> Member:
+        number = job.incarnations[member.name] = job.incarnations.get(member.name, 0) + 1
+        return Member(member.role, member.index, number)
 
     # -- the Brain -----------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class Reason(StrEnum):
     LARGER_THAN_CLUSTER = "larger_than_cluster"
     CONSTRAINED_BY_USER = "constrained_by_user"
     DOES_NOT_FIT_ANY_NODE = "does_not_fit_any_node"
+    BELOW_LEAST = "below_least"  # fewer members of its start could run than are of use: it is withdrawn
     # after the change
     GAIN_CONFIRMED = "gain_confirmed"
     GAIN_TOO_SMALL = "gain_too_small"

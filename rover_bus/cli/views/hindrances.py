@@ -87,6 +87,8 @@ def hindrance(view: JobRow, state: State | None, present: Present, waiting: int 
         return f"paused: `rover resume {view.job}`"
     if state.seats.plan == 0 and state.plans.waiting is not None:
         return f"plan {state.plans.waiting.plan} waits for a person: `rover plan approve {view.job}`"
+    if isinstance(state.phase, Starting) and not state.seats.wanted and view.withheld:
+        return view.withheld  # its start was withdrawn
     return (
         _missing_members(state, present.hosts)
         or _held_workers(state)

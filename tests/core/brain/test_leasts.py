@@ -182,42 +182,220 @@ def test_hot_servers_take_no_worker_below_the_least(least: int, left: int) -> No
     assert (remedy.allocation.workers if remedy and remedy.allocation else 0) == left
 
 
-def with_two_of_four_stalled(spec: JobSpec, *, server: bool = False) -> Life:
-    """A job that begins with four workers, of which two cannot start; and the server neither, where that is said."""
-    life = Life(cores=8.0, memory_bytes=64 * GIB)
-    job = life.hand_in(spec, lambda workers: 3600.0 * workers)
-    job.live_at = 1e9
-    said = {"host": "h", "job": "j", "uid": f"{1:012x}", "reason": "Unschedulable", "why": "0/1 nodes"}
-    members = [Member("worker", 2, 1), Member("worker", 3, 1), *([Member("ps", 0, 1)] if server else [])]
-    for member in members:
-        life.notice(HostMemberStalled(**said, member=member))
-    life.wait(1)
-    return life
-
-
 STARTS = spec_of(0, plan=PlanSpec(window_s=4.0)).replace(
     workers=WorkersSpec(start=4, cores=1.0), servers=RoleSpec(count=1, cores=1.0)
 )
+OF_THREE = STARTS.replace(workers=STARTS.workers.replace(min_count=3))
+FIXED = STARTS.replace(workers=WorkersSpec(count=4, cores=1.0))
+PATIENCE_S = STARTS.moves.start_patience_s
+
+
+def stall(life: Life, *names: str) -> None:
+    """The cluster says of these members, by their present incarnations, that no node takes them."""
+    said = {"host": "h", "job": "j", "uid": f"{1:012x}", "reason": "Unschedulable", "why": "0/1 nodes"}
+    members = {member.name: member for member in life.jobs["j"].members}
+    life.jobs["j"].live_at = 1e9
+    for name in names:
+        life.notice(HostMemberStalled(**said, member=members[name]))
+    life.wait(1)
+
+
+def with_stalled(spec: JobSpec, *names: str) -> Life:
+    """A job that begins with four workers and a server, of which these cannot start."""
+    life = Life(cores=8.0, memory_bytes=64 * GIB)
+    life.hand_in(spec, lambda workers: 3600.0 * workers)
+    stall(life, *names)
+    return life
+
+
+def counts(life: Life) -> list[tuple[int, int]]:
+    return [(plan.workers, plan.servers) for plan in plans(life)]
 
 
 def test_a_start_of_which_some_cannot_start_goes_on_with_the_others_by_one_plan() -> None:
-    life = with_two_of_four_stalled(STARTS)
+    life = with_stalled(STARTS, "worker-2", "worker-3")
     first, second = plans(life)
     assert (first.workers, second.workers, second.rolls_back, second.constant) == (4, 2, 1, "never_live")
-    assert "2 workers of plan 1 cannot start, worker-2.1 for one: Unschedulable: 0/1 nodes" in second.reason
+    assert "2 workers of plan 1 cannot start, worker-3.1 for one: Unschedulable: 0/1 nodes" in second.reason
     assert life.brain.state.jobs["j"].stalled == []
+    life.jobs["j"].live_at = life.now
     life.wait(30)
     assert [kept.plan for kept in life.found(facts.PlanKept)][:1] == [2], "it is live, and measured"
     assert life.same()
 
 
-def test_a_start_waits_whose_least_or_whose_server_cannot_start_and_one_of_a_fixed_count() -> None:
-    least = STARTS.replace(workers=STARTS.workers.replace(min_count=3))
-    fixed = STARTS.replace(workers=WorkersSpec(count=4, cores=1.0))
-    for life in (
-        with_two_of_four_stalled(least),
-        with_two_of_four_stalled(fixed),
-        with_two_of_four_stalled(STARTS, server=True),
-    ):
-        assert len(plans(life)) == 1
-        assert life.same()
+WITHDRAWN = {
+    "fewer than its least": (OF_THREE, ("worker-2", "worker-3")),
+    "its server": (STARTS, ("ps-0",)),
+    "its server, and fewer": (OF_THREE, ("worker-2", "worker-3", "ps-0")),
+    "all workers": (STARTS, ("worker-0", "worker-1", "worker-2", "worker-3")),
+    "the server of fixed ones": (FIXED, ("worker-2", "ps-0")),
+    "all fixed workers": (FIXED, ("worker-0", "worker-1", "worker-2", "worker-3")),
+}
+
+
+@pytest.mark.parametrize("which", WITHDRAWN)
+def test_a_start_whose_least_or_whose_server_cannot_start_is_withdrawn_whole(which: str) -> None:
+    spec, names = WITHDRAWN[which]
+    life = with_stalled(spec, *names)
+    first, second = plans(life)
+    assert (second.workers, second.servers, second.rolls_back, second.mode) == (0, 0, 1, "auto")
+    assert second.constant == Reason.BELOW_LEAST
+    state, job = life.brain.state, life.brain.state.jobs["j"]
+    assert (job.held, job.change, job.waits, job.members) == (None, None, True, [])
+    assert set(state.host_load.values()) <= {(0.0, 0.0)}, "what it held is free"
+    (said,) = [each for each in life.found(facts.PlanWithheld) if each.job == "j"]
+    assert (said.constant, said.wanted) == (Reason.BELOW_LEAST, first.size)
+    assert said.reason.endswith(
+        "for one: Unschedulable: 0/1 nodes; a start is tried again after 60 s, or once the cluster has more room"
+    )
+    assert life.same()
+
+
+def test_a_start_whose_members_are_known_to_wait_one_after_another_shrinks_to_its_least_and_is_withdrawn() -> (
+    None
+):
+    life = with_stalled(STARTS.replace(workers=STARTS.workers.replace(min_count=2)), "worker-3")
+    stall(life, "worker-2")
+    stall(life, "worker-1")
+    assert counts(life) == [(4, 1), (3, 1), (2, 1), (0, 0)]
+    assert [plan.rolls_back for plan in plans(life)] == [0, 1, 2, 3]
+    assert life.same()
+
+
+def test_a_start_of_a_fixed_count_goes_on_with_the_workers_that_are_there() -> None:
+    life = with_stalled(FIXED, "worker-2", "worker-3")
+    life.wait(70)
+    assert counts(life) == [(4, 1)]
+    assert life.same()
+
+
+def test_a_withdrawn_start_is_tried_again_after_a_time_that_grows_with_new_incarnations() -> None:
+    life, waited = with_stalled(OF_THREE, "ps-0"), []
+    for run in range(2, 8):
+        withdrawn_s = life.now
+        while len(plans(life)) < 2 * run - 1:
+            life.wait(5)
+        waited.append(life.now - withdrawn_s)
+        assert {member.incarnation for member in life.jobs["j"].members} == {run}
+        stall(life, "ps-0")
+    assert waited == [pytest.approx(each, abs=5) for each in (60, 120, 240, 480, 900, 900)]
+    assert counts(life) == [(4, 1), (0, 0)] * 7
+    assert life.same()
+
+
+def test_a_start_that_is_live_in_the_end_begins_the_count_again() -> None:
+    life = with_stalled(OF_THREE, "ps-0")
+    life.wait(PATIENCE_S)
+    job = life.brain.state.jobs["j"]
+    assert (counts(life)[-1], job.withdrawn) == ((4, 1), 1)
+    life.wait(20)
+    assert (job.withdrawn, job.rollbacks, job.declined) == (0, 0, [])
+    assert job.has_trained
+    assert life.same()
+
+
+def test_a_withdrawn_start_is_tried_at_once_where_the_cluster_has_more_room() -> None:
+    def sees(cores: float) -> None:
+        capacity = HostCapacity(cores=cores, memory_bytes=64 * GIB, cores_bind=True)
+        life.notice(HostRegistered(host="h", daemon="d", capacity=capacity))
+
+    life = with_stalled(OF_THREE, "ps-0")
+    sees(7.0)
+    sees(7.5)  # as pods of others come and go
+    life.wait(10)
+    assert counts(life) == [(4, 1), (0, 0)]
+    sees(12.0)
+    assert counts(life)[2:] == [(4, 1)]
+    stall(life, "ps-0")
+    life.notice(HostRegistered(host="more", daemon="d", capacity=HostCapacity(cores=1.0, memory_bytes=GIB)))
+    assert counts(life)[4:] == [(4, 1)]
+    assert life.same()
+
+
+def test_a_withdrawn_start_is_tried_at_once_when_a_job_ends_that_held_anything() -> None:
+    life = Life(cores=8.0, memory_bytes=64 * GIB)
+    life.hand_in(OF_THREE, lambda workers: 3600.0 * workers)
+    life.submit("other", lambda workers: 3600.0 * workers, workers=1, servers=1, cores=1.0)
+    life.submit("waits", lambda workers: 3600.0 * workers, workers=60, servers=1, cores=1.0)
+    stall(life, "ps-0")
+    life.end("waits")
+    life.wait(1)
+    assert counts(life) == [(4, 1), (0, 0)]
+    life.end("other")
+    assert [workers >= 3 for workers, _ in counts(life)[2:]] == [True]
+    assert life.same()
+
+
+def test_the_room_of_a_withdrawn_start_is_another_jobs() -> None:
+    life = with_stalled(OF_THREE, "ps-0")
+    life.submit("other", lambda workers: 3600.0 * workers, workers=7, servers=1, cores=1.0)
+    assert [plan.workers for plan in life.found(facts.PlanProposed) if plan.job == "other"] == [7]
+    life.wait(PATIENCE_S + 5)
+    assert counts(life) == [(4, 1), (0, 0)], "it waits for room like every other job"
+    assert [each.constant for each in life.found(facts.PlanWithheld) if each.job == "j"][-1] == "no_capacity"
+
+
+def test_a_successor_of_the_brain_waits_for_the_same_time() -> None:
+    life = with_stalled(OF_THREE, "ps-0")
+    life.wait(PATIENCE_S / 2)
+    life.take_over()
+    life.wait(PATIENCE_S / 2 - 5)
+    assert counts(life) == [(4, 1), (0, 0)]
+    life.wait(10)
+    assert counts(life)[2:] == [(4, 1)]
+    assert life.same()
+
+
+def test_a_start_that_trains_keeps_its_members_whatever_cannot_start() -> None:
+    life = Life(cores=8.0, memory_bytes=64 * GIB)
+    job = life.hand_in(OF_THREE, lambda workers: 3600.0 * workers)
+    job.live_at = float("inf")  # its workers train, though its plan is not live
+    life.wait(20)
+    assert life.brain.state.jobs["j"].has_trained
+    said = {"host": "h", "job": "j", "uid": f"{1:012x}", "reason": "Unschedulable", "why": "0/1 nodes"}
+    for name in ("worker-2", "worker-3"):
+        life.notice(HostMemberStalled(**said, member=Member("worker", int(name[-1]), 1)))
+    life.wait(10)
+    assert counts(life) == [(4, 1)]
+    assert life.same()
+
+
+def test_a_start_that_the_master_does_not_withdraw_stays_as_it_is() -> None:
+    life = Life(cores=8.0, memory_bytes=64 * GIB)
+    job = life.hand_in(OF_THREE, lambda workers: 3600.0 * workers)
+    job.obeys = False
+    stall(life, "worker-2", "worker-3")
+    life.notice(facts.PlanRefused(job="j", plan=2, reason="", constant="has_begun", position=(99, 0)))
+    life.wait(70)
+    known = life.brain.state.jobs["j"]
+    assert (counts(life), known.held, known.waits) == ([(4, 1), (0, 0)], plans(life)[0].size, False)
+    assert life.same()
+
+
+def test_a_withdrawn_start_that_a_person_pauses_is_offered_once_the_job_is_resumed() -> None:
+    life = with_stalled(OF_THREE, "ps-0")
+    life.notice(facts.JobPaused(job="j", workers=0, position=(97, 0)))
+    life.wait(PATIENCE_S + 5)
+    assert counts(life) == [(4, 1), (0, 0)]
+    life.notice(facts.JobResumed(job="j", workers=0, position=(98, 0)))
+    life.wait(1)
+    assert counts(life)[2:] == [(4, 1)]
+    assert life.same()
+
+
+def test_a_start_that_the_master_refuses_is_not_proposed_at_each_look() -> None:
+    life = with_stalled(OF_THREE, "ps-0")
+    life.jobs["j"].obeys = False
+    life.wait(PATIENCE_S + 5)
+    life.notice(facts.PlanRefused(job="j", plan=3, reason="", constant="paused", position=(99, 0)))
+    life.wait(40)
+    assert counts(life) == [(4, 1), (0, 0), (4, 1)]
+    assert life.same()
+
+
+def test_a_member_that_is_said_twice_to_wait_is_counted_once() -> None:
+    life = Life(cores=8.0, memory_bytes=64 * GIB)
+    life.hand_in(OF_THREE, lambda workers: 3600.0 * workers)
+    stall(life, "worker-3", "worker-3")
+    assert counts(life) == [(4, 1), (3, 1)]
