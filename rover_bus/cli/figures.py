@@ -33,7 +33,7 @@ CHECKPOINTS = ("opened", "ready", "failed")
 class Surroundings:
     """What is there beside facts. `stream_bytes`: by stream; `now_ms`: of the clock of the machine, Unix milliseconds.
 
-    `stores`: bytes and limit of each tenant's account; `store_limit_bytes`: of the broker that a stack runs itself, 0 of any other.
+    `stores`: bytes and limit of each tenant's account; `store_limit_bytes`: of the broker; 0: not known.
     """
 
     present: Present = field(default_factory=Present)

@@ -61,7 +61,7 @@ class StackRecord:
     secret_file: str
     embedded: bool = True
     sync: str = "default"
-    store_limit_bytes: int = 0  # of its own broker
+    store_limit_bytes: int = 0  # of its broker; 0: not known
     home: str = ""
     disposable: bool = False  # its models are not wanted when it ends
     staging: str = ""  # where its host stages cuts: in shared memory, which is not below its state directory

@@ -61,7 +61,7 @@ class ShownStack:
 
     @classmethod
     def on(cls, bus: Bus, store_limit_bytes: int = 0) -> ShownStack:
-        """Show what is on a bus. `store_limit_bytes`: of the broker, where it is the stack's own."""
+        """Show what is on a bus. `store_limit_bytes`: of the broker; 0: not known."""
         return cls(bus, Picture(), Surroundings(store_limit_bytes=store_limit_bytes))
 
     async def run(self) -> None:

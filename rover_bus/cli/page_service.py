@@ -38,7 +38,7 @@ async def serve_page(
     ready: Callable[[], None],
     store_limit_bytes: int = 0,
 ) -> None:
-    """Serve until `stop`. `store_limit_bytes`: of the stack's own broker.
+    """Serve until `stop`. `store_limit_bytes`: of the broker; 0: not known.
 
     Raises InputError for what HTTP may not be served with.
     """

@@ -70,10 +70,11 @@ class CannotWrite(PermanentError):
 
 @dataclass(frozen=True, slots=True)
 class OtherBroker:
-    """A broker that runs already."""
+    """A broker that runs already. `store_limit_bytes`: what it may store; 0: that is not known."""
 
     url: str
     secret_file: str | Path = ""
+    store_limit_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class RunningStack:
             secret_file=str(self.secret_file),
             embedded=self.broker is not None,
             sync=self.broker.sync if self.broker else "default",
-            store_limit_bytes=self.broker.store_limit_bytes() if self.broker else 0,
+            store_limit_bytes=self._store_limit_bytes,
             home=str(self.home.root),
             disposable=self._disposable,
             staging=str(host_root(self.home.node)),
@@ -331,8 +332,15 @@ class RunningStack:
         self._endings.start()
         self._supervisor.start()
 
+    @property
+    def _store_limit_bytes(self) -> int:
+        """What its broker may store, another's as far as that was said."""
+        if isinstance(self._wanted_broker, OtherBroker):
+            return self._wanted_broker.store_limit_bytes
+        return self.broker.store_limit_bytes() if self.broker else 0
+
     def _store_limit(self) -> list[str]:
-        return ["--store-limit", str(self.broker.store_limit_bytes() if self.broker else 0)]
+        return ["--store-limit", str(self._store_limit_bytes)]
 
     def _start_page(self) -> None:
         """Serve HTTP, behind everything that trains. Its socket listens before its process is there, and while it restarts."""

@@ -82,6 +82,11 @@ class StoreUsage(msgspec.Struct, frozen=True):
     stored_bytes: int
     limit_bytes: int
 
+    @property
+    def share(self) -> float:
+        """How much of the limit is stored; 0 where there is none."""
+        return self.stored_bytes / self.limit_bytes if self.limit_bytes else 0.0
+
 
 class ApiAnswer(msgspec.Struct, frozen=True):
     """Any answer of the API: every field that one of our calls reads, and the error instead of it."""

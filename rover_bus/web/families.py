@@ -49,7 +49,7 @@ FAMILIES: tuple[MetricFamily, ...] = (
     _gauge("store_bytes", "Bytes that all streams of a stack and its tenants hold on the broker's disk."),
     _gauge(
         "store_limit_bytes",
-        "Bytes that the broker of a stack may store; 0 where the stack does not run its broker itself.",
+        "Bytes that the broker of a stack may store; of one that it does not run itself as `--max-store` says, else 0.",
     ),
     _gauge(
         "tenant_store_bytes",

@@ -66,12 +66,13 @@ MATRIX: dict[str, dict[str, Any]] = {
     },
     "a page for all, of a broker that is there": {
         "web": {"enabled": True, "tls": "page-tls", "tokens": "page-tokens", "openMetrics": True},
-        "nats": {"url": "nats://nats.example:4222", "secret": "word"},
+        "nats": {"url": "nats://nats.example:4222", "secret": "word", "maxStore": "50Gi"},
     },
 }
 REFUSED: dict[str, dict[str, Any]] = {
     "a key that is none": {"brains": {}},
     "a size that is none": {"nats": {"store": {"size": "much"}}},
+    "a limit that is none": {"nats": {"maxStore": "much"}},
     "a kind of agent that is none": {"nodeAgent": {"mode": "sidecars"}},
     "a memory that is no path": {"nodeAgent": {"memory": "dev/shm"}},
     "a page without a certificate": {"web": {"enabled": True, "tokens": "page-tokens"}},
@@ -115,6 +116,16 @@ def test_operators_take_answers_only_where_a_policy_pins_their_names(
         assert ("--plan-answers" in made) is given
         assert ("ValidatingAdmissionPolicyBinding" in made) is given
         assert ("rover-default-approver" in made) is given
+
+
+def test_what_the_broker_may_store_is_said_to_what_shows_it(cluster: Cluster, tmp_path: Path) -> None:
+    page = {"enabled": True, "tls": "page-tls", "tokens": "page-tokens"}
+    there = {"url": "nats://nats.example:4222", "secret": "word"}
+    own = rendered(cluster, {"web": page}, tmp_path).stdout
+    assert own.count("- --max-store=8GiB") == 3, "broker, Brain and page"
+    assert "--max-store" not in rendered(cluster, {"web": page, "nats": there}, tmp_path).stdout
+    told = rendered(cluster, {"web": page, "nats": {**there, "maxStore": "50Gi"}}, tmp_path).stdout
+    assert told.count("- --max-store=50GiB") == 2, "Brain and page"
 
 
 def test_what_watches_the_page_has_its_port_and_the_alerts_of_the_runbook(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rover_bus.cli.views.history import Happened
     from rover_bus.events.job import JobSpec
     from rover_bus.events.nats_bus import NatsBus
+    from rover_bus.events.nats_jetstream import StoreUsage
     from rover_bus.flash.location import Location
 
 MARKS: dict[Verdict, tuple[str, str]] = {
@@ -280,30 +281,54 @@ def _store_limit(stack: Address) -> int:
         return 0
 
 
-async def look_at_store(bus: NatsBus, own_limit_bytes: int) -> list[Finding]:
-    """Find how full the broker's store is, and when it will be full if it grows as in the last hour."""
+async def look_at_store(bus: NatsBus, broker_limit_bytes: int) -> list[Finding]:
+    """Find how full the broker's store is, and when it will be full if it grows as in the last hour.
+
+    `broker_limit_bytes`: for all accounts together; 0 where it is not known: then the account's own is looked at.
+    """
+    from rover_bus.cli.views.stores import read_growth, read_stores
+    from rover_bus.events.nats_jetstream import StoreUsage
+    from rover_bus.events.subjects import DEFAULT_TENANT
+
+    own = await bus.usage()
+    stores = await read_stores(bus) if bus.tenant == DEFAULT_TENANT else {bus.tenant: own}
+    whole = StoreUsage(sum(each.stored_bytes for each in stores.values()), broker_limit_bytes)
+    looked_at, tenants = (whole, list(stores)) if broker_limit_bytes else (own, [bus.tenant])
+    rate = await read_growth(bus, tenants, GROWTH_S)
+    of_all = f" of {len(tenants)} accounts" if len(tenants) > 1 else ""
+    found = [await _fullness(bus, f"store{of_all}", looked_at, rate)]
+    for tenant, used in stores.items():
+        if tenant != bus.tenant and used.limit_bytes and used.share >= STORE_NEARLY_FULL:
+            found.append(await _fullness(bus, f"store of tenant {tenant}", used, 0.0))
+    return found
+
+
+async def _fullness(bus: NatsBus, what: str, used: StoreUsage, rate: float) -> Finding:
+    """Return how full a store is. `rate`: bytes a second that it grows by."""
+    from rover_bus.events.errors import MAKE_ROOM
+
+    held = f"{what}: {used.stored_bytes / 2**20:,.1f} MiB"
+    if not used.limit_bytes:
+        return Finding("ok", f"{held} stored; its limit is not known here")
+    left_s = (used.limit_bytes - used.stored_bytes) / rate if rate > 0 else 0.0
+    when = f", full in about {_span(left_s)} as it grew in the last hour" if left_s > 0 else ""
+    said = f"{held} of {used.limit_bytes / 2**20:,.0f} MiB ({used.share:.0%}){when}"
+    if used.share < STORE_NEARLY_FULL:
+        return Finding("ok", said)
+    return Finding("bad", f"{said}. {MAKE_ROOM}{await _ended_first(bus)}")
+
+
+async def _ended_first(bus: NatsBus) -> str:
     from rover_bus.brain.ended_jobs import JobRuns, ended_first
     from rover_bus.cli.views.history import read_facts
-    from rover_bus.events.errors import MAKE_ROOM
-    from rover_bus.events.streams import FACTS, LOG
-    from rover_bus.events.subjects import job_facts
+    from rover_bus.events.subjects import everywhere, job_facts
 
-    usage = await bus.usage()
-    limit = own_limit_bytes or usage.limit_bytes
-    rate = sum([await bus.growth(stream, GROWTH_S) for stream in (LOG, FACTS)])
     jobs = JobRuns()
-    async for happened in read_facts(bus, [job_facts(kind="job.submitted"), job_facts(kind="job.ended")]):
+    kinds = [job_facts(kind=kind) for kind in ("job.submitted", "job.ended")]
+    async for happened in read_facts(bus, everywhere(*kinds)):
         jobs.take(happened.stored)
     ended = ended_first(jobs.known)
-    held = f"store: {usage.stored_bytes / 2**20:,.1f} MiB"
-    if not limit:
-        return [Finding("ok", f"{held} stored; its limit is not known here")]
-    share, left_s = usage.stored_bytes / limit, (limit - usage.stored_bytes) / rate if rate > 0 else 0.0
-    when = f", full in about {_span(left_s)} as it grew in the last hour" if left_s > 0 else ""
-    oldest = f"; ended first: {', '.join(name for name, _ in ended[:3])}" if ended else "; no job has ended"
-    advice = f". {MAKE_ROOM}{oldest}" if share >= STORE_NEARLY_FULL else ""
-    verdict: Verdict = "bad" if share >= STORE_NEARLY_FULL else "ok"
-    return [Finding(verdict, f"{held} of {limit / 2**20:,.0f} MiB ({share:.0%}){when}{advice}")]
+    return f"; ended first: {', '.join(name for name, _ in ended[:3])}" if ended else "; no job has ended"
 
 
 def _span(seconds: float) -> str:

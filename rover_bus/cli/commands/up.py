@@ -57,7 +57,7 @@ OF_STACKS = {
     "--max-store",
     default="",
     metavar="SIZE",
-    help="Most that the broker may store, for example 10GiB [no limit].",
+    help="Most that the broker may store, for example 10GiB [no limit]; with --url what that one may, which sets it no limit.",
 )
 @click.option("--host", default="", help="Name of this host [its own].")
 @click.option(
@@ -129,7 +129,7 @@ def up(  # noqa: PLR0913 - a command's options are its parameters
     else:
         stack = RunningStack(
             home,
-            broker=OtherBroker(url, secret_file) if url else OwnBroker(sync, limit),
+            broker=OtherBroker(url, secret_file, limit) if url else OwnBroker(sync, limit),
             brain=BrainPolicy(plan_mode, quotas),
             here=Here(host, bind or LOOPBACK, _page_address(context, page, url)),
             settings=settings,

@@ -9,6 +9,7 @@ import click
 from rover_bus.cli.given_keys import keys_option, secret_of
 from rover_bus.cli.http_options import LOOPBACK, PORT
 from rover_bus.cli.service_words import words_of
+from rover_bus.events.units import parse_bytes
 
 
 @click.command()
@@ -43,6 +44,12 @@ from rover_bus.cli.service_words import words_of
 @click.option("--certificate", default="", metavar="FILE", help="What it shows, as PEM: HTTPS.")
 @click.option("--key", default="", metavar="FILE", help="Its key [in the same file].")
 @click.option("--open-metrics", is_flag=True, help="/metrics asks for no token.")
+@click.option(
+    "--max-store",
+    default="",
+    metavar="SIZE",
+    help="What its broker may store: a metric, and an alert, have it [what the stack that runs here says].",
+)
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting of docs/settings.md.")
 @click.option("--ready-file", default="", metavar="FILE", help="Written once it has joined the bus.")
 def web(  # noqa: PLR0913 - the options of a command
@@ -53,6 +60,7 @@ def web(  # noqa: PLR0913 - the options of a command
     tokens: str,
     names: tuple[str, ...],
     sets: tuple[str, ...],
+    max_store: str,
     open_metrics: bool,
     **named: str,
 ) -> None:
@@ -61,12 +69,14 @@ def web(  # noqa: PLR0913 - the options of a command
     from rover_bus.cli.connection import find_stack
     from rover_bus.cli.home import Home
 
+    limit = parse_bytes(max_store, "--max-store") if max_store else 0
     if keys:
         secret_file = secret_of(Home.find(directory), keys, "web")
     if not url:
         stack = find_stack(directory, "", "")
         url = stack.url
         secret_file = secret_file or str(stack.home.auth / "creds" / "web.creds")
+        limit = limit or stack.home.read_record().store_limit_bytes
         tokens = tokens or str(stack.home.page_tokens)
-    words = words_of(named | {"url": url, "secret_file": secret_file, "tokens": tokens}, name=names, set=sets)
-    sys.exit(serve.main(["web", *words, *["--open-metrics"] * open_metrics]))
+    named |= {"url": url, "secret_file": secret_file, "tokens": tokens, "store_limit": str(limit)}
+    sys.exit(serve.main(["web", *words_of(named, name=names, set=sets), *["--open-metrics"] * open_metrics]))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
+from all_rights import connect
 from asked_page import AskedPage, page_of
 from outside import rover
 from patience import until
 from prometheus_client.parser import text_string_to_metric_families
 
 from rover_bus.cli.own_broker import LOOPBACK, OwnBroker
-from rover_bus.cli.stack import Here, RunningStack
+from rover_bus.cli.stack import Here, OtherBroker, RunningStack
+from rover_bus.events import subjects
+from rover_bus.events.streams import LOG
 
 STORE_BYTES = 1 << 30
+TENANTS_STORE = "64MiB"
+MESSAGES, MESSAGE_BYTES = 110, 500_000  # more than four fifths of it
 
 
 @pytest.mark.broker
@@ -58,3 +64,47 @@ def test_what_is_stored_and_may_be_is_scraped_of_the_broker_and_of_each_tenant(t
         assert found["rover_tenant_store_limit_bytes default"] == 0
         of_tenants = [found[f"rover_tenant_store_bytes {tenant}"] for tenant in ("ads", "default")]
         assert found["rover_store_bytes"] == sum(of_tenants) > 0
+
+
+async def fill(home: Path, tenant: str) -> None:
+    """Store messages in a tenant's account, of a stream that the control account has no copy of."""
+    bus = await connect(home)
+    try:
+        for number in range(MESSAGES):
+            await bus.of(tenant).append(LOG, subjects.job_log(f"a{number}"), bytes(MESSAGE_BYTES))
+    finally:
+        await bus.close()
+
+
+def store_lines(home: Path) -> dict[str, str]:
+    """Return what `rover doctor` says of stores, with its verdict, by what it is said of."""
+    said = [line.split(maxsplit=1) for line in rover("doctor", home=home).stdout.splitlines()]
+    return {each.partition(":")[0]: f"{mark} {each}" for mark, each in said if each.startswith("store")}
+
+
+@pytest.mark.broker
+def test_doctor_counts_the_accounts_of_all_tenants_against_the_limit_of_the_broker(tmp_path: Path) -> None:
+    home, wanted = tmp_path / ".rover", OwnBroker(max_file_store_bytes=STORE_BYTES)
+    with RunningStack(home, broker=wanted, brain=None):
+        assert rover("auth", "add", "ads", "--store", TENANTS_STORE, home=home).returncode == 0
+        asyncio.run(fill(home, "ads"))
+        said = store_lines(home)
+        assert said.keys() == {"store of 2 accounts", "store of tenant ads"}
+        whole = said["store of 2 accounts"]
+        assert whole.startswith("ok ")
+        assert f" of {STORE_BYTES >> 20:,} MiB (" in whole
+        assert float(whole.partition(": ")[2].partition(" MiB")[0]) > MESSAGES * MESSAGE_BYTES / 2**20
+        assert said["store of tenant ads"].startswith("bad ")
+        assert " of 64 MiB (8" in said["store of tenant ads"]
+
+
+@pytest.mark.broker
+def test_what_another_broker_may_store_is_as_it_is_told(tmp_path: Path) -> None:
+    with RunningStack(tmp_path / "first", brain=None) as first:
+        other = OtherBroker(first.url, first.secret_file, STORE_BYTES)
+        here = Here("second", page=LOOPBACK)
+        with RunningStack(tmp_path / "second", broker=other, brain=None, here=here) as stack:
+            page = page_of(stack)
+            until(lambda: page.ready, "the page")
+            assert stored(page)["rover_store_limit_bytes"] == STORE_BYTES
+            assert f" of {STORE_BYTES >> 20:,} MiB (" in store_lines(tmp_path / "second")["store"]

@@ -31,6 +31,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.nats.url | default (printf "tls://%s:%d" (include "rover.broker" .) (int .Values.nats.port)) }}
 {{- end }}
 
+{{- /* What the broker may store, as an argument of what shows or minds it; of another broker as far as it is said. */ -}}
+{{- define "rover.maxStore" -}}
+{{- with ternary .Values.nats.maxStore .Values.nats.store.size (ne .Values.nats.url "") }}
+- --max-store={{ . }}B
+{{- end }}
+{{- end }}
+
 {{- define "rover.namespaces" -}}
 {{ .Values.watchNamespaces | default (list .Release.Namespace) | toJson }}
 {{- end }}
