@@ -51,7 +51,7 @@ def rows(schema: dict[str, Any], values: dict[str, Any], above: str) -> Iterator
             yield f"| **`{above}{key}`** | | {each['description']} |"
             yield from rows(each, values[key], f"{above}{key}.")
         else:
-            choices = f" One of `{'`, `'.join(each['enum'])}`." if "enum" in each else ""
+            choices = f" One of `{'`, `'.join(map(str, each['enum']))}`." if "enum" in each else ""
             shown = json.dumps(values[key], ensure_ascii=False)
             yield f"| `{above}{key}` | `{shown}` | {each['description']}{choices} |"
 

@@ -62,6 +62,11 @@ async def take_backup(url: str, vault: Vault, directory: Path) -> BackupAbout:
     try:
         async with of_registrar(url, vault.owner_credentials()) as owner:
             written = (await noted_format(owner))[0].format  # before what is in it is taken
+            if lacking := sorted({*await owner.entries(TENANTS, "*")} - {*tenants}):
+                raise InputError(
+                    f"the keys in {vault.root} do not open tenant {lacking[0]}, and a backup without it would be half of one: "
+                    "use the directory `auth` that the Brain has"
+                )
         size = 0
         for is_log in (False, True):
             for tenant in (DEFAULT_TENANT, *tenants):

@@ -18,6 +18,12 @@ MATRIX: dict[str, dict[str, Any]] = {
         "operator": {"replicas": 1},
     },
     "a broker that is there": {"nats": {"url": "nats://nats.example:4222", "secret": "word"}},
+    "a broker of three": {"nats": {"replicas": 3}},
+    "a broker of three, and a class of its own": {
+        "nats": {"replicas": 3, "store": {"claim": False}},
+        "settings": ["leadership.master_ttl=20s"],
+        "priorityClass": {"create": True},
+    },
     "traces": {"traces": {"endpoint": "http://collector.example:4318"}},
     "cluster-wide rights": {"clusterWide": True, "watchNamespaces": ["default", "kube-public"]},
     "other namespaces": {
@@ -78,6 +84,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a page without a certificate": {"web": {"enabled": True, "tokens": "page-tokens"}},
     "a page without tokens": {"web": {"enabled": True, "tls": "page-tls"}},
     "no Brain": {"brain": {"replicas": 0}},
+    "a broker of two": {"nats": {"replicas": 2}},
     "a broker without a secret": {"nats": {"url": "nats://n:4222"}},
     "a tag for a digest": {"image": {"digest": "latest"}},
 }

@@ -123,8 +123,8 @@ class Release:
         words = ("--namespace", self.namespace, "--role", "operator", "--out", str(file))
         made = rover("kube", "credentials", *words, KUBECONFIG=str(self.cluster.config))
         assert made.returncode == 0, made.stderr
-        [pod] = self.pods("broker")
-        return ["--url", f"tls://{self.get('pod', pod)['status']['podIP']}:4222", "--secret-file", str(file)]
+        brokers = [self.get("pod", pod)["status"]["podIP"] for pod in self.pods("broker")]
+        return ["--url", ",".join(f"tls://{each}:4222" for each in brokers), "--secret-file", str(file)]
 
 
 def remove_definition(cluster: Cluster) -> None:

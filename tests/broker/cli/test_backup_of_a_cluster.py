@@ -14,6 +14,7 @@ from broker_cluster import cluster_of_three, urls_of
 from outside import rover
 from patience import until
 
+from rover_bus.auth.key_folder import part_of
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
 from rover_bus.cli.own_broker import A_BROKER, start_broker
@@ -110,6 +111,9 @@ def test_one_brokers_backup_fills_a_cluster_and_the_clusters_fills_one_broker(
         assert asked(vault, url, "default", stack_timeline) == timeline
         servers[0].kill()
         until(lambda: read_or_nothing(vault, url) == written["default"], "what the other two have")
+        keys = keys_of_a_brain(vault, tmp_path)
+        done = rover("backup", str(tmp_path / "half"), "--url", url, "--keys", keys, home=tmp_path / "taken")
+        assert (done.returncode, "do not open tenant ads" in done.stderr) == (2, True), done.stderr
         done = rover("backup", str(tmp_path / "of-cluster"), "--url", url, home=home)
         assert done.returncode == 0, done.stderr
     Home(again).create()
@@ -118,6 +122,28 @@ def test_one_brokers_backup_fills_a_cluster_and_the_clusters_fills_one_broker(
     with start_broker(Home(again), vault, A_BROKER, "127.0.0.1") as alone:
         assert {tenant: facts_of(vault, alone.url, tenant) for tenant in TENANTS} == written
         assert servers_of(vault, alone.url, FACTS) == 1
+
+
+def keys_of_a_brain(vault: Vault, folder: Path) -> str:
+    """Return a folder as a Brain's pod has it: no tenant has keys there."""
+    keys = folder / "keys"
+    keys.mkdir()
+    for name, text in part_of(vault, "brain").items():
+        (keys / name).write_text(text)
+    return str(keys)
+
+
+def test_the_keys_of_a_brains_pod_open_all_that_a_release_stores(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    with RunningStack(home) as stack:
+        keys = keys_of_a_brain(Vault(Home(home).auth), tmp_path)
+        words = ("--url", stack.url, "--keys", keys, "--dir", str(tmp_path / "taken"))
+        done = rover("backup", str(tmp_path / "saved"), *words)
+        assert done.returncode == 0, done.stderr
+        done = rover("restore", str(tmp_path / "saved"), *words)
+        assert done.returncode == 2
+        assert "connected to the broker" in done.stderr
+    assert (tmp_path / "saved" / "ROVER_LOG").is_dir()
 
 
 def read_or_nothing(vault: Vault, url: str) -> list[tuple[int, bytes]]:

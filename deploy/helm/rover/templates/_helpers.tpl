@@ -27,6 +27,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ include "rover.name" . }}-broker.{{ .Release.Namespace }}.svc
 {{- end }}
 
+{{- /* Where the servers of a broker of three reach one another. */ -}}
+{{- define "rover.clusterPort" -}}
+6222
+{{- end }}
+
+{{- /* NAME=VALUE of all processes: three servers elect a leader in seconds, in which a master must not lose its place. */ -}}
+{{- define "rover.settings" -}}
+{{- $given := .Values.settings }}
+{{- if and (not .Values.nats.url) (gt (int .Values.nats.replicas) 1) (not (contains "leadership.master_ttl=" (join " " $given))) }}
+{{- $given = append $given "leadership.master_ttl=15s" }}
+{{- end }}
+{{- toJson $given }}
+{{- end }}
+
 {{- define "rover.url" -}}
 {{ .Values.nats.url | default (printf "tls://%s:%d" (include "rover.broker" .) (int .Values.nats.port)) }}
 {{- end }}
