@@ -77,6 +77,13 @@ def test_a_slow_disk_keeps_nobody_waiting_and_every_cut_is_accounted_for(
         job.complete()
         staged = {fact["cut"] for fact in job.facts("checkpoint.staged")}
         ready = {fact["cut"] for fact in job.facts("checkpoint.ready")}
-        superseded = {fact["cut"] for fact in job.facts("checkpoint.superseded")}
-        assert staged == ready | superseded | {fact["cut"] for fact in job.facts("checkpoint.failed")}
+        superseded = {fact["cut"]: fact for fact in job.facts("checkpoint.superseded")}
+        accounted = ready | superseded.keys() | {fact["cut"] for fact in job.facts("checkpoint.failed")}
+        # One that its servers had begun when the job ended may be staged by none or by some of them.
+        begun = {
+            cut
+            for cut, fact in superseded.items()
+            if cut > max(staged) and fact["cause"].endswith("/finished")
+        }
+        assert staged | begun == accounted
         assert job.rover("checkpoint", "verify", "ads").returncode == 0

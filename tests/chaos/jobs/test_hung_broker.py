@@ -23,7 +23,7 @@ def test_members_are_not_taken_for_dead_while_the_broker_hangs(tmp_path: Path) -
             epochs=1,
             workers=2,
             servers=2,
-            leases='heartbeat = "500ms"',
+            leases='heartbeat = "1s"',
             checkpoint='every = "10m"\npersist = false',
         )
         job.submit()
