@@ -4,7 +4,8 @@
 
 A stack without a Brain, whose facts, samples and one log are written as masters and members write them; no member runs. Each load
 is a new tab with an empty cache. *Useful* is the list of jobs (or the lanes of the job) drawn, two frames later; a *task* is what
-the browser calls a long task. Prints one line a figure, medians over the loads.
+the browser calls a long task; the processor time of the longest is by the browser's tracing, the same on a busy machine. The job
+of many members stands beside one of none, a load of each in turn. Prints one line a figure, medians over the loads.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile,
 from rover_bus.events.routing import ServerAddress
 from rover_bus.events.streams import FACTS
 
-WIDE = "wide"  # the job of many members
+WIDE, BARE = "wide", "bare"  # the job of many members, and that of none
 AT_ONCE = 200
 SERVERS = 8
 SCRAPES = 20
@@ -128,17 +130,18 @@ async def write(home: Path, jobs: int, most: int, members: int) -> int:
 
 def team(members: int) -> list[Member]:
     """Return the members of the job that has many."""
-    return [Member("worker", index, 1) for index in range(members - SERVERS)] + [
-        Member("ps", index, 1) for index in range(SERVERS)
+    servers = min(SERVERS, members)
+    return [Member("worker", index, 1) for index in range(members - servers)] + [
+        Member("ps", index, 1) for index in range(servers)
     ]
 
 
 def happenings(jobs: int, most: int, members: int) -> Iterator[JobFact | HostStarted]:
     """Yield facts: what begins each job, then reports of all in turn until there are enough."""
-    names = [WIDE, *(f"job-{number:03}" for number in range(1, jobs))]
+    names = [WIDE, BARE, *(f"job-{number:03}" for number in range(2, jobs))]
     said = 0
     for name in names:
-        few = team(members) if name == WIDE else team(20)
+        few = team({WIDE: members, BARE: 0}.get(name, 20))
         for fact in beginning(name, few):
             said += 1
             yield fact
@@ -268,8 +271,14 @@ async def write_log(bus: Bus, members: int) -> None:
 
 async def measure(page: AskedPage, port: int, home: Path, loads: int) -> None:
     """Print what browsers see."""
-    await paint(page, port, "/", loads, "first useful paint, all jobs")
-    await paint(page, port, f"/#/job/{WIDE}", loads, f"first useful paint, job {WIDE}", watch_s=WATCHED_S)
+    jobs = Painted("all jobs", "/")
+    wide = Painted(f"job {WIDE}", f"/#/job/{WIDE}", WATCHED_S)
+    bare = Painted(f"job {BARE}", f"/#/job/{BARE}", WATCHED_S)
+    for _ in range(loads):
+        for each in (jobs, wide, bare):
+            await each.load(page, port)
+    for each in (jobs, wide, bare):
+        each.say()
     await events_seen(page, port, home, loads)
     state = page.ask(f"/api/v1/jobs/{WIDE}/state").json
     for name in ("first", "newest"):
@@ -289,23 +298,41 @@ async def measure(page: AskedPage, port: int, home: Path, loads: int) -> None:
     say("a scrape of all metrics", statistics.median(took), "s", f"{series} series")
 
 
-async def paint(page: AskedPage, port: int, path: str, loads: int, what: str, watch_s: float = 0.0) -> None:
-    """Print the time to a useful paint and, watched for a while, the longest task; medians over new tabs."""
-    useful, longest, asked, drawn, errors = list[float](), list[float](), 0, 0, list[str]()
-    for _ in range(loads):
-        async with watched(port, page.url + path) as shown:
+@dataclass
+class Painted:
+    """One view: times to a useful paint, and, watched for a while, the longest task of each load."""
+
+    what: str
+    path: str
+    watch_s: float = 0.0
+    useful_s: list[float] = field(default_factory=list)
+    longest_ms: list[float] = field(default_factory=list)
+    longest_cpu_ms: list[float] = field(default_factory=list)
+    tasks_ms: list[float] = field(default_factory=list)  # of each load all long ones together
+    asked: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    async def load(self, page: AskedPage, port: int) -> None:
+        async with watched(port, "about:blank") as shown:
+            await shown.trace()
+            await shown.call("Page.navigate", url=page.url + self.path)
             await shown.until("window.useful > 0")
-            useful.append(await shown.value("window.useful") / 1000)
-            await asyncio.sleep(watch_s)
-            longest.append(await shown.value("window.longest"))
-            tasks = await shown.value("window.tasks")
-            drawn += await shown.value("Number(document.getElementById('lanes')?.dataset.lanes ?? 0)")
-            asked += sum(not url.startswith(page.url) for url in shown.asked)
-            errors += shown.errors
-    say(what, statistics.median(useful), "s", " ".join(f"{each:.2f}" for each in useful))
-    say("  longest task", statistics.median(longest), "ms", f"each load's longest: {longest}; last: {tasks}")
-    say("  lanes that were drawn, a load", drawn / loads, "")
-    say("  requests to other origins", asked, "", f"errors of the console: {errors[:3]}")
+            self.useful_s.append(await shown.value("window.useful") / 1000)
+            await asyncio.sleep(self.watch_s)
+            self.longest_ms.append(await shown.value("window.longest"))
+            self.tasks_ms.append(sum(await shown.value("window.tasks")))
+            self.longest_cpu_ms.append(max(await shown.tasks_ms()))
+            self.asked += sum(not url.startswith((page.url, "about:")) for url in shown.asked)
+            self.errors += shown.errors
+
+    def say(self) -> None:
+        loads = " ".join(f"{each:.2f}" for each in self.useful_s)
+        say(f"first useful paint, {self.what}", statistics.median(self.useful_s), "s", loads)
+        say("  longest task", statistics.median(self.longest_ms), "ms", f"{self.longest_ms}")
+        spent = " ".join(f"{each:.0f}" for each in self.longest_cpu_ms)
+        say("  longest task, processor time", statistics.median(self.longest_cpu_ms), "ms", spent)
+        say("  long tasks together", statistics.median(self.tasks_ms), "ms", f"{self.tasks_ms}")
+        say("  requests to other origins", self.asked, "", f"errors of the console: {self.errors[:3]}")
 
 
 def watched(port: int, url: str):  # type: ignore[no-untyped-def]

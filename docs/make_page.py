@@ -28,7 +28,8 @@ LOST_AFTER_S = 50.0  # a worker is killed then
 ROWS = 2_000_000
 MOST_HIGH = 700
 SHAPES = {"light": ("light", 1100), "dark": ("dark", 1100), "375": ("light", 375)}
-PARTS = ("throughput", "front", "lanes", "program", "memory", "travel")
+PARTS = ("throughput", "front", "lanes", "program", "memory", "bar", "travel")
+ALL_HIGH = 6000  # of a window in which no panel is beyond it: what is not seen is not painted
 
 
 def main(arguments: list[str]) -> int:
@@ -83,10 +84,10 @@ async def _draw(port: int, page: str, job: SmallJob, target: Path) -> None:
         async with tab(port, f"{page}/#/job/{job.name}") as shown:
             feature = {"name": "prefers-color-scheme", "value": scheme}
             await shown.call("Emulation.setEmulatedMedia", features=[feature])
-            await _resize(shown, width, 900)
+            await _resize(shown, width, ALL_HIGH)
             for part in ("throughput", "front", "program", "memory"):
                 await shown.until(f"document.querySelector('#{part} .chart canvas')")
-            await shown.until("document.querySelector('#ledger rect')")
+            await shown.until("document.querySelector('#ledger path[d^=M]')")
             await asyncio.sleep(1.0)
             for part in PARTS:
                 await _save(shown, f"document.getElementById('{part}')", target / f"{part}-{shape}.png")

@@ -37,6 +37,8 @@ class Tab:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self.asked: list[str] = []
         self.errors: list[str] = []
+        self._traced: list[dict[str, Any]] = []
+        self._tracing_ended = asyncio.Event()
 
     async def read_for_ever(self) -> None:
         async for message in self._socket:
@@ -45,6 +47,10 @@ class Tab:
                 self._waiting.pop(said["id"]).set_result(said)
             elif said["method"] == "Network.requestWillBeSent":
                 self.asked.append(said["params"]["request"]["url"])
+            elif said["method"] == "Tracing.dataCollected":
+                self._traced += said["params"]["value"]
+            elif said["method"] == "Tracing.tracingComplete":
+                self._tracing_ended.set()
             elif said["method"] == "Runtime.exceptionThrown":
                 self.errors.append(str(said["params"]["exceptionDetails"]))
             elif said["method"] == "Log.entryAdded" and said["params"]["entry"]["level"] == "error":
@@ -82,6 +88,22 @@ class Tab:
             await self.call(
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, text=text
             )
+
+    async def trace(self) -> None:
+        """Note the tasks of its main thread from now on."""
+        categories = "-*,devtools.timeline,disabled-by-default-devtools.timeline"
+        await self.call("Tracing.start", categories=categories, transferMode="ReportEvents")
+
+    async def tasks_ms(self) -> list[float]:
+        """Return the processor time of each task since `trace`, milliseconds: the same on a busy machine and a quiet one."""
+        await self.call("Tracing.end")
+        async with asyncio.timeout(PATIENCE_S):
+            await self._tracing_ended.wait()
+        threads = {
+            (each["pid"], each["tid"]) for each in self._traced if each["name"] == "FunctionCall"
+        }  # that run scripts: the main thread of the page
+        tasks = [each for each in self._traced if each["name"] == "RunTask" and "tdur" in each]
+        return [each["tdur"] / 1000 for each in tasks if (each["pid"], each["tid"]) in threads]
 
     async def write(self, text: str) -> None:
         """Write into what has the focus."""

@@ -5,12 +5,12 @@ import { Front, Memory, Program, Throughput } from "./charts.js";
 import { bar, element, fill, number, row, span, table, told } from "./dom.js";
 import { tone } from "./jobs.js";
 import { Lanes } from "./lanes.js";
-import { pause } from "./panels.js";
+import { frame, pause } from "./panels.js";
 import { Travel } from "./travel.js";
 
 const DEAR_MS = 10000; // what reads the Brain's log is asked for no more often, unless a plan changed
 const PAST_MS = 5000; // a moment that is gone is asked for no more often
-const MOST_ROWS = 40; // that are made before the browser may do something else
+const MOST_ROWS = 20; // that are made in one frame
 
 export class JobView {
   constructor(name, changed) {
@@ -20,7 +20,7 @@ export class JobView {
     this.heading = element("h1", {}, name);
     this.figures = element("div");
     this.plans = element("div");
-    this.members = element("div");
+    this.members = new Members();
     this.panels = { throughput: new Throughput(), front: new Front(), lanes: new Lanes(), program: new Program(), memory: new Memory() };
     this.travel = new Travel(this.path, changed);
     this.then = { at: null, drawn: 0 };
@@ -36,7 +36,7 @@ export class JobView {
       front.element,
       lanes.element,
       element("h2", {}, "Members"),
-      this.members,
+      this.members.place,
       program.element,
       memory.element,
       this.travel.element,
@@ -54,9 +54,8 @@ export class JobView {
     this.heading.replaceChildren(this.name, " ", element("span", { class: tone(job.body.state) ?? "faint" }, job.body.state));
     fill(this.figures, figures(job.body, at));
     fill(this.plans, plansView(this.path, plans, at, this.changed));
-    const rows = await membersView(members, at);
+    await this.members.update(members, at, moved);
     if (moved()) return;
-    fill(this.members, rows);
     for (const name of ["throughput", "lanes", "program"]) {
       const shown = await ask(`/${name}`);
       await pause();
@@ -150,16 +149,36 @@ function words(path, plan, changed) {
   );
 }
 
-async function membersView({ body: members, sequence }, at) {
-  if (!members.length) return element("p", { class: "faint" }, "no process runs");
-  const columns = [["member"], ["host"], ["pid", true], ["where its time goes"], ["samples/s", true], ["cores", true], ["MiB", true]];
-  const rows = [];
-  for (const member of members) {
-    rows.push(memberRow(member));
-    if (rows.length % MOST_ROWS === 0) await pause();
+const MEMBERS = [["member"], ["host"], ["pid", true], ["where its time goes"], ["samples/s", true], ["cores", true], ["MiB", true]];
+
+// Its rows stay from one drawing to the next; those that say something else are made again, some a frame.
+class Members {
+  constructor() {
+    const key = element("p", { class: "faint" }, element("span", { class: "key compute" }, "computes "), element("span", { class: "key pull" }, "reads, pulls, pushes "), element("span", { class: "key wait" }, "waits"));
+    this.whole = element("div", {}, table("members", MEMBERS, [], { id: "members", class: "members" }), key);
+    this.table = this.whole.querySelector("table");
+    this.place = element("div");
+    this.rows = []; // each {said, made}
   }
-  const key = element("p", { class: "faint" }, element("span", { class: "key compute" }, "computes "), element("span", { class: "key pull" }, "reads, pulls, pushes "), element("span", { class: "key wait" }, "waits"));
-  return element("div", {}, table("members", columns, rows, { id: "members", "data-sequence": sequence, "data-at": at }), key);
+
+  async update({ body: members, sequence }, at, moved) {
+    if (!members.length) return this.place.replaceChildren(element("p", { class: "faint" }, "no process runs"));
+    if (!this.whole.isConnected) this.place.replaceChildren(this.whole);
+    for (const each of this.rows.splice(members.length)) each.made.remove();
+    let made = 0;
+    for (const [index, member] of members.entries()) {
+      const said = JSON.stringify(member);
+      const former = this.rows[index];
+      if (former?.said === said) continue;
+      this.rows[index] = { said, made: memberRow(member) };
+      if (former) former.made.replaceWith(this.rows[index].made);
+      else this.table.tBodies[0].append(this.rows[index].made);
+      if (++made % MOST_ROWS === 0) await frame();
+      if (moved()) return;
+    }
+    this.table.dataset.sequence = sequence;
+    this.table.dataset.at = at ?? "";
+  }
 }
 
 function memberRow(member) {

@@ -27,14 +27,21 @@ export class Lanes extends Panel {
   async update(shown) {
     this.element.dataset.sequence = shown.sequence;
     this.element.dataset.lanes = shown.lanes.length;
-    this.shown = shown.lanes.length ? shown : null;
-    if (!this.shown) return this.empty("no member was sampled yet");
+    if (!shown.lanes.length) {
+      this.shown = null;
+      this.said = "";
+      return this.empty("no member was sampled yet");
+    }
     const restarts = shown.lanes.reduce((sum, lane) => sum + lane.restarts.length, 0);
     this.words(told(shown.lanes.length), " members, ", told(shown.width_ms / 1000), " s a step; restarts: ", told(restarts));
     this.behindIt([["member"], ["computes", true], ["reads, pulls, pushes", true], ["waits", true], ["restarts", true], ["checkpoints", true], ["what happened"]], () => [
       ...shown.lanes.map((lane) => row([lane.member, ...KINDS.map((kind) => percent(lane[kind])), number(lane.restarts.length), number(lane.checkpoints.length), lane.lost_ms ? "is being followed" : ""])),
       ...shown.marks.map((mark) => row([mark.kind, "", "", "", "", "", element("td", {}, clock(mark.time_ms), mark.text)])),
     ]);
+    const said = JSON.stringify([shown.lanes, shown.marks]);
+    if (said === this.said) return;
+    this.said = said;
+    this.shown = shown;
     await this.draw();
   }
 

@@ -3,11 +3,21 @@
 import { element, table } from "./dom.js";
 
 const HEIGHT = 190;
+const HIDDEN_MS = 200;
 const drawn = new Set();
 let library = null;
 
+// What follows is another task.
 export function pause() {
   return new Promise((resolve) => setTimeout(resolve));
+}
+
+// What follows is another frame's: what was put into the page is laid out before. A page that is not seen has no frames.
+export function frame() {
+  return new Promise((resolve) => {
+    requestAnimationFrame(() => setTimeout(resolve));
+    setTimeout(resolve, HIDDEN_MS);
+  });
 }
 
 export function color(name) {
@@ -18,7 +28,7 @@ function load() {
   library ??= new Promise((resolve, reject) => {
     document.head.append(element("link", { rel: "stylesheet", href: "/static/uplot.min.css" }));
     const script = element("script", { src: "/static/uplot.iife.min.js" });
-    script.addEventListener("load", () => resolve(window.uPlot));
+    script.addEventListener("load", () => pause().then(() => resolve(window.uPlot)));
     script.addEventListener("error", () => reject(new Error("the charts' library did not come")));
     document.head.append(script);
   });

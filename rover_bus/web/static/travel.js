@@ -95,14 +95,15 @@ function named(number) {
   return told(number, number);
 }
 
+// Pieces {kind, intervals}: each one element, however many intervals it has.
 function strip(pieces, whole, label, high = "") {
   const drawn = document.createElementNS(SVG, "svg");
   drawn.setAttribute("viewBox", `0 0 ${Math.max(whole, 1)} 1`);
   drawn.setAttribute("preserveAspectRatio", "none");
-  for (const { first, end, kind, opacity } of pieces) {
-    const piece = document.createElementNS(SVG, "rect");
-    const attributes = { x: first, y: 0, width: end - first, height: 1, class: kind, "fill-opacity": opacity ?? 1 };
-    for (const [key, value] of Object.entries(attributes)) piece.setAttribute(key, value);
+  for (const { intervals, kind, opacity } of pieces) {
+    const piece = document.createElementNS(SVG, "path");
+    const d = intervals.map(([first, end]) => `M${first} 0h${end - first}v1h${first - end}z`).join("");
+    for (const [key, value] of Object.entries({ d, class: kind, "fill-opacity": opacity ?? 1 })) piece.setAttribute(key, value);
     drawn.append(piece);
   }
   return element("div", { class: `strip ${high}`, role: "img", "aria-label": label, title: label }, drawn);
@@ -122,7 +123,7 @@ function drawLedger(panel, ledger) {
   const free = ledger.batches - ledger.frontier;
   const counts = [...kinds.map(([kind, , count]) => [told(count), ` ${kind}`]), [told(free), " never leased"]];
   panel.words("epoch ", named(ledger.epoch), ": ", listed(counts), ", of ", told(ledger.batches), " batches", ledger.coarse ? "; neighbours are drawn as one" : "");
-  const pieces = kinds.flatMap(([kind, intervals]) => intervals.map(([first, end]) => ({ first, end, kind })));
+  const pieces = kinds.map(([kind, intervals]) => ({ kind, intervals }));
   const keys = kinds.map(([kind]) => element("span", { class: `key ${kind}` }, `${kind} `));
   panel.body.replaceChildren(strip(pieces, ledger.batches, panel.note.textContent, "high"), element("p", { class: "faint" }, keys));
   panel.behindIt([["kind"], ["batches", true], ["intervals"]], () =>
@@ -142,9 +143,9 @@ function drawSlots(panel, owners, heat) {
   panel.body.replaceChildren(
     ...lines.map(({ server, ranges, heat }) => {
       const share = heat ? heat.keys_per_s / most : null;
-      const pieces = ranges.map(([first, end]) => ({ first, end, kind: "slot", opacity: share === null ? 0.5 : 0.25 + 0.75 * share }));
-      const hottest = (heat?.hottest ?? []).map(([slot]) => ({ first: slot, end: slot + 12, kind: "hot" }));
-      return element("div", { class: "server" }, element("span", {}, `ps-${server}`), strip([...pieces, ...hottest], SLOTS, `ps-${server}`));
+      const held = { kind: "slot", intervals: ranges, opacity: share === null ? 0.5 : 0.25 + 0.75 * share };
+      const hottest = { kind: "hot", intervals: (heat?.hottest ?? []).map(([slot]) => [slot, slot + 12]) };
+      return element("div", { class: "server" }, element("span", {}, `ps-${server}`), strip([held, hottest], SLOTS, `ps-${server}`));
     }),
   );
   panel.behindIt([["server"], ["slots", true], ["keys/s", true], ["rows", true], ["MiB", true], ["hottest slots (keys/s)"]], () =>

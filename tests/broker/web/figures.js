@@ -115,8 +115,8 @@ const PANELS = {
       ];
     },
     more: ({ ledger }) => [
-      [...at("ledger").querySelectorAll("rect")].map((each) => ["x", "width", "class"].map((name) => each.getAttribute(name)).join()),
-      ledger ? maps(ledger).flatMap(([kind, intervals]) => intervals.map(([first, end]) => [first, end - first, kind].join())) : [],
+      [...at("ledger").querySelectorAll("path")].flatMap((each) => [...each.getAttribute("d").matchAll(/M(\d+) 0h(\d+)v1h-(\d+)z/g)].map(([, first, wide, back]) => [first, wide, back, each.getAttribute("class")].join())),
+      ledger ? maps(ledger).flatMap(([kind, intervals]) => intervals.map(([first, end]) => [first, end - first, end - first, kind].join())) : [],
     ],
   },
   slots: {

@@ -76,7 +76,7 @@ def test_every_figure_of_every_panel_is_the_apis_at_the_sequence_that_the_panel_
             await agree(shown, *OF_ALL)
             await events_agree(shown, page)
         async with tab(port, f"{page.url}/#/job/{JOB}", FIGURES) as shown:
-            await shown.until("document.querySelector('#ledger rect')")
+            await shown.until("document.querySelector('#ledger path[d^=M]')")
             async with sampled(home):
                 await shown.until("document.querySelectorAll('#members rect').length === 9")
                 for panel in TABLES:

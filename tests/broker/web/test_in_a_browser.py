@@ -75,7 +75,7 @@ CHARTS = """(() => { const at = (id) => document.getElementById(id); return {
     const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
     return data.some((value) => value > 0); }),
   lanes: Number(at('lanes').dataset.lanes), plan: at('front').dataset.plan,
-  strips: document.querySelectorAll('.strip svg rect').length } })()"""
+  strips: document.querySelectorAll('.strip svg path').length } })()"""
 
 
 def test_each_chart_is_drawn_and_has_a_table_behind_it_with_the_figures_of_the_api(
@@ -87,7 +87,7 @@ def test_each_chart_is_drawn_and_has_a_table_behind_it_with_the_figures_of_the_a
         async with tab(port, f"{scene.page.url}/#/job/{scene.job.name}") as page:
             await page.until("document.querySelectorAll('.chart').length >= 3")
             await page.until(
-                "document.querySelectorAll('#ledger .strip rect, #slots .strip rect').length >= 2"
+                "document.querySelectorAll('#ledger .strip path[d^=M], #slots .strip path[d^=M]').length >= 2"
             )
             drawn = await page.value(CHARTS)
             assert {"throughput", "memory"} <= set(drawn["charts"])
