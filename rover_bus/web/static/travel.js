@@ -9,7 +9,7 @@ const SETTLE_MS = 80;
 const SLOTS = 4096;
 
 export class Travel {
-  // `moved` is called when another moment was chosen; all that is shown of the job is drawn of it.
+  // `moved` is called when the state of another moment is shown: what else is shown of the job follows, and holds it up by nothing.
   constructor(path, moved) {
     this.path = path;
     this.moved = moved;
@@ -37,9 +37,8 @@ export class Travel {
     const to = at !== null && at >= Number(this.slider.max) ? null : at;
     if (to === this.at) return;
     this.at = to;
-    this.moved();
     clearTimeout(this.due);
-    this.due = setTimeout(() => this.update(), SETTLE_MS);
+    this.due = setTimeout(() => this.update().then(() => to === this.at && this.moved()), SETTLE_MS);
   }
 
   // A moment that is not kept any more is said here, and holds up nothing else of the page.
