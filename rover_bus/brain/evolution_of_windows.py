@@ -102,16 +102,17 @@ def return_to(job: KnownJob, size: Size) -> None:
     The size that it leaves was measured until now, so a difference is the returned size's own, and no drift of all of them: were it
     spread over all, no later window could mend what two sizes were first taken to differ by.
     """
-    row = next((tried for tried in job.tried if tried.size.shape == size.shape), None)
-    if row is not None and row.weight > RETURNED:
-        row.scatter *= RETURNED / row.weight
-        row.weight = RETURNED
+    for row in job.tried:
+        if row.size.shape == size.shape and row.weight > RETURNED:
+            row.scatter *= RETURNED / row.weight
+            row.weight = RETURNED
 
 
 def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> None:
-    row = next((tried for tried in job.tried if tried.size.shape == size.shape), None)
+    crosses, alike = job.crosses, (tried for tried in job.tried if tried.size.shape == size.shape)
+    row = next((tried for tried in alike if tried.crosses == crosses), None)
     if row is None:
-        row = TriedSize(size)
+        row = TriedSize(size, crosses=crosses)
         job.tried = [*job.tried, row][-MOST_TRIED:]
     former = row.mean if FORGETTING * row.weight >= ESTABLISHED else 0.0
     share = sum(worker.input_share for worker in window.workers) / len(window.workers)

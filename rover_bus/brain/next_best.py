@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 
+import msgspec
 import numpy as np
 
 from rover_bus.brain.decisions.plans import Allocation, PlanDecision, PlanSpace
@@ -16,14 +17,16 @@ from rover_bus.brain.decisions.rounds import Contender
 from rover_bus.brain.decisions.scaling import PlanFront, plan_front
 from rover_bus.brain.granting import quota_left
 from rover_bus.brain.marginal import goes_by_gain
+from rover_bus.brain.models.rings import RingModel
 from rover_bus.brain.models.samples import NotEnough
-from rover_bus.brain.rooms import free_of
+from rover_bus.brain.predicting import place_of
+from rover_bus.brain.rooms import free_of, most_on_a_host, scatters
 from rover_bus.brain.rules import RULES, rules_of
 from rover_bus.brain.spaces import no_less, space_of
 from rover_bus.brain.standing_models import A_FRONT, StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.totals import totals_of
-from rover_bus.brain.wishes import Wish, declined, limits_of, size_after, view_of
+from rover_bus.brain.wishes import Wish, declined, in_figures, limits_of, promise, size_after, view_of
 from rover_bus.events.facts import Size
 
 MOST_OTHERS = 18  # that are tried in turn where hosts have no room for the best
@@ -65,6 +68,35 @@ def next_in_room(
     return [
         size for size in sizes if size.shape not in (held.shape, wish.size.shape) and not declined(job, size)
     ]
+
+
+def gathered(job: KnownJob, wish: Wish, state: BrainState, standing: StandingModels) -> Wish | None:
+    """What a ring takes where it would be scattered over hosts of which one could hold it: that, or as many workers as one has room
+    for, which may be faster; None where neither is faster than what it holds. Other wishes are as they are.
+    """
+    size, held = wish.size, job.held.workers if job.held is not None else 0
+    chosen = wish.step in ("start", *CHOSEN_BY_ROUNDS) and not job.spec.workers.count
+    if not chosen or size.workers <= held or not scatters(job, size, state):
+        return wish
+    model = standing.of(job)  # not sooner: a look at a model may fit it
+    count = most_on_a_host(job, size, state)
+    fewer = size.replace(workers=count) if count >= max(job.spec.workers.least, held + 1) else None
+    if fewer is not None and declined(job, fewer):
+        fewer = None
+    if isinstance(model, NotEnough) or not isinstance(model.fitted, RingModel):
+        if fewer is None:
+            return wish
+        return promise(job, model, wish, fewer) if held else msgspec.structs.replace(wish, size=fewer)
+    apart, low_90, high_90 = in_figures(model.fitted.across(place_of(job, size)))
+    worth = 1 + RULES.restraint.dead_band
+    enough = job.throughput * worth if held else 0.0
+    if fewer is not None:
+        on_one = promise(job, model, wish, fewer)
+        if on_one.predicted > max(enough, apart / worth):
+            return on_one
+    if apart <= enough:
+        return None
+    return msgspec.structs.replace(wish, predicted=apart, low_90=low_90, high_90=high_90)
 
 
 def _in_room(space: PlanSpace, job: KnownJob, state: BrainState) -> PlanSpace:

@@ -18,6 +18,7 @@ from rover_bus.brain.models.forms import ALL_REDUCE, ASYNCHRONOUS, SYNCHRONOUS, 
 from rover_bus.brain.models.implied import ImpliedModel, imply, joined
 from rover_bus.brain.models.ingest import BoundedModel, fit_bounded
 from rover_bus.brain.models.paces import Paces, measure_paces
+from rover_bus.brain.models.rings import on_hosts
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, NotEnough, Observations
 from rover_bus.brain.models.throughput import LEAST_CONFIGURATIONS, Prediction
 from rover_bus.brain.state import FamilySample, KnownJob, TriedSize
@@ -80,15 +81,25 @@ def rows_of(job: KnownJob) -> list[TriedSize]:
     return [row for row in job.tried if row.size.workers and row.mean > 0]
 
 
-def overrule(fitted: Predictor, job: KnownJob) -> OverruledModel:
-    """Put what was measured, and where growth did not pay, over what was fitted."""
-    measured = [(place_of(job, row.size), row.mean, _spread(row)) for row in rows_of(job)]
+def overrule(fitted: Predictor, job: KnownJob, host_cores: float = 0.0) -> OverruledModel:
+    """Put what was measured, and where growth did not pay, over what was fitted. `host_cores`: of the roomiest host, for rings."""
+    rows = [row for row in rows_of(job) if _would_be_as_measured(row, job, host_cores)]
+    measured = [(place_of(job, row.size), row.mean, _spread(row)) for row in rows]
     ceilings = [
         (place_of(job, each.size), each.speed, each.of_workers)
         for each in job.ceilings
         if job.clock_s - each.at_s < job.spec.plan.ceiling_lasts_s and each.size.workers
     ]
     return OverruledModel(fitted, measured, ceilings)
+
+
+def _would_be_as_measured(row: TriedSize, job: KnownJob, host_cores: float) -> bool:
+    """Whether a measurement tells what its size would bring: of a ring, where it is, else on the fewest hosts that hold it."""
+    if not row.crosses and not job.crosses:
+        return True
+    if job.held is not None and row.size.shape == job.held.shape:
+        return row.crosses == job.crosses
+    return not row.crosses or on_hosts(place_of(job, row.size), host_cores).ps > 1
 
 
 def samples_of(job: KnownJob) -> list[FamilySample]:
@@ -105,6 +116,7 @@ def samples_of(job: KnownJob) -> list[FamilySample]:
             row.input_share,
             row.worker_cores if row.size.worker_cores and job.cores_bind else 0.0,
             row.server_cores if row.size.server_cores and job.cores_bind else 0.0,
+            row.crosses,
         )
         for row in rows_of(job)
     ]

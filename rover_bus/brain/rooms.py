@@ -282,17 +282,36 @@ def _ring(job: KnownJob, size: Size, state: BrainState) -> list[str]:
 
     Of hosts that would do the fullest is taken: whole hosts stay free for larger rings. Empty where there is no room.
     """
+    rooms = _rooms(job, size, state)
+    usual = {host: room for host, room in rooms.items() if host not in state.slow_hosts}
+    for candidates in (usual, rooms):
+        if sum(candidates.values()) >= size.workers:
+            return _pack(size.workers, candidates)
+    return []
+
+
+def scatters(job: KnownJob, size: Size, state: BrainState) -> bool:
+    """Whether a ring would be on several hosts though one could hold it."""
+    if job.spec.has_servers or shares_hosts(size) or size.workers < 2:
+        return False
+    a_host = room_for(job.charge(size).worker_cores, 0, [Budget(totals_of(state).largest_host_cores, 0)])
+    return size.workers <= a_host and len({*_ring(job, size, state)}) > 1
+
+
+def most_on_a_host(job: KnownJob, size: Size, state: BrainState) -> int:
+    """How many workers of a ring one host has room for, once its present ones are gone."""
+    return max(_rooms(job, size, state).values(), default=0)
+
+
+def _rooms(job: KnownJob, size: Size, state: BrainState) -> dict[str, int]:
+    """How many workers of a ring each host has room for, once its present ones are gone."""
     each = job.charge(size)
     rooms = dict[str, int]()
     for host in state.hosts:
         left, (cores, size_bytes) = free_of(host, state), job.load.get(host, (0.0, 0.0))
         left = Budget(left.cores + cores, left.memory_bytes + size_bytes)
         rooms[host] = room_for(each.worker_cores, each.worker_memory_bytes, [left])
-    usual = {host: room for host, room in rooms.items() if host not in state.slow_hosts}
-    for candidates in (usual, rooms):
-        if sum(candidates.values()) >= size.workers:
-            return _pack(size.workers, candidates)
-    return []
+    return rooms
 
 
 def _pack(workers: int, rooms: dict[str, int]) -> list[str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.granting import grant_best
-from rover_bus.brain.next_best import next_in_room
+from rover_bus.brain.next_best import gathered, next_in_room
 from rover_bus.brain.proposing import propose, propose_first, shrink
 from rover_bus.brain.rooms import moving_workers
 from rover_bus.brain.rules import RULES
@@ -26,6 +26,7 @@ from rover_bus.events.facts import PlanProposed, PlanWithheld, Size
 from rover_bus.events.log import Record
 
 Steps = Generator[Record, None, None]
+SCATTERED = "no host has room for the ring, and over several it is no faster"
 
 # Reasons that pass by themselves: not worth a record a window.
 PASSING = frozenset(
@@ -69,7 +70,13 @@ def settle(name: str, known: KnownJob, state: BrainState, models: StandingModels
         return
     if granted.size.shape != asked.shape and promised:
         wish = promise(known, models.of(known), wish, granted.size)
-    wish = msgspec.structs.replace(wish, size=granted.size)
+    wanted = msgspec.structs.replace(wish, size=granted.size)
+    closed = gathered(known, wanted, state, models)
+    if closed is None:
+        left = CapacityLeft(Reason.DOES_NOT_FIT_ANY_NODE, SCATTERED)
+        yield from withhold(name, known, left, wanted)
+        return
+    wish = closed
     if known.held is None:
         plan = propose_first(name, known, state, wish)
         yield plan.replace(cause=f"job:{known.uid}")

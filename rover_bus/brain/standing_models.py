@@ -168,12 +168,14 @@ class StandingModels:
         if isinstance(known.fitted, NotEnough):
             return known.fitted
         fitted = known.fitted.of(job.uid)
-        return overrule(fitted if job.spec.has_servers else RingModel(fitted, self._host_cores), job)
+        model = fitted if job.spec.has_servers else RingModel(fitted, self._host_cores)
+        return overrule(model, job, self._host_cores)
 
     def _compare(self, job: KnownJob, known: _Fit | None, samples: list[FamilySample]) -> _Fit:
         """The fit as it stands, or a new one where samples came, went or moved."""
         if not job.spec.has_servers:
-            samples = [msgspec.structs.replace(s, at=on_hosts(s.at, self._host_cores)) for s in samples]
+            ats = [on_hosts(each.at, self._host_cores, each.crosses) for each in samples]
+            samples = [msgspec.structs.replace(s, at=at) for s, at in zip(samples, ats, strict=True)]
         named, figures = [(each.run, each.at.workers, each.at.ps) for each in samples], _figures(samples)
         if known is not None and known.samples == named and not _has_moved(known.figures, figures):
             return known

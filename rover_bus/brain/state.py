@@ -42,6 +42,7 @@ class TriedSize(msgspec.Struct):
     input_share: float = 0.0
     worker_cores: float = 0.0  # that one worker and one server used, 0 not measured
     server_cores: float = 0.0
+    crosses: bool = False  # a ring, on several hosts
 
 
 class FamilySample(msgspec.Struct, frozen=True):
@@ -55,6 +56,7 @@ class FamilySample(msgspec.Struct, frozen=True):
     input_share: float = 0.0
     worker_cores: float = 0.0
     server_cores: float = 0.0
+    crosses: bool = False  # a ring, on several hosts
 
 
 class Change(msgspec.Struct):
@@ -231,6 +233,11 @@ class KnownJob(msgspec.Struct):
     def window_s(self) -> float:
         """Seconds that one measurement covers: as set, longer where a worker takes longer for a few batches."""
         return max(self.spec.plan.window_s, min(STEPS_A_WINDOW * self.step_s, LONGEST_WINDOW_S))
+
+    @property
+    def crosses(self) -> bool:
+        """Whether it is a ring on several hosts."""
+        return not self.spec.has_servers and len({*self.where.values()}) > 1
 
     @property
     def taken_s(self) -> float:

@@ -265,7 +265,7 @@ def predicted_all(
 ) -> list[tuple[float, float, float]]:
     """The same of several sizes at once, which takes hardly longer than of one."""
     said = model.predict(Configurations.from_list([place_of(job, size) for size in sizes]))
-    return [_spoken(said, row) for row in range(len(sizes))]
+    return [in_figures(said, row) for row in range(len(sizes))]
 
 
 def promise(job: KnownJob, model: OverruledModel | NotEnough, wish: Wish, size: Size) -> Wish:
@@ -274,7 +274,8 @@ def promise(job: KnownJob, model: OverruledModel | NotEnough, wish: Wish, size: 
     return msgspec.structs.replace(wish, size=size, predicted=middle, low_90=low, high_90=high)
 
 
-def _spoken(said: Prediction, row: int = 0) -> tuple[float, float, float]:
+def in_figures(said: Prediction, row: int = 0) -> tuple[float, float, float]:
+    """Samples a second and their 90 % interval, as a plan says them."""
     columns = (said.throughput, said.low_90, said.high_90)
     middle, low, high = (round(float(column[row]), 3) for column in columns)
     return middle, low, high
@@ -367,7 +368,14 @@ def limits_of(job: KnownJob, cores: float) -> Limits:
         max_workers=job.spec.workers.max_count,
         max_servers=max(job.spec.servers.max_count, job.held.servers),
         cores=max(cores, job.charge(job.held).cores),
+        measured_workers=None if job.spec.has_servers else _measured_workers(job),
     )
+
+
+def _measured_workers(job: KnownJob) -> tuple[int, int] | None:
+    """The least and the most workers that were measured of a ring: each step on the way would stop it once more."""
+    counts = [row.size.workers for row in _measured(job)]
+    return (min(counts), max(counts)) if counts else None
 
 
 def size_after(held: Size, allocation: Allocation) -> Size:

@@ -63,7 +63,10 @@ def sketch_of(model: Predictor, at: Configurations) -> FloatArray:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan may not pass: the user's pins and maxima, the quota left to this job. 0 means not pinned, inf no limit."""
+    """What a plan may not pass: the user's pins and maxima, the quota left to this job. 0 means not pinned, inf no limit.
+
+    `measured_workers`: the least and the most that were measured of it; between these a round goes as far as it likes.
+    """
 
     workers: int = 0
     servers: int = 0
@@ -72,6 +75,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_servers: int = 16
     cores: float = float("inf")
     memory_bytes: float = float("inf")
+    measured_workers: tuple[int, int] | None = None
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,14 +295,15 @@ def what_if(
 def _bounded(space: PlanSpace, held: Allocation, limits: Limits, restraint: Restraint) -> PlanSpace:
     """The part of the space that one round may reach: growth, the user's pins and maxima."""
     factor, core_factor = restraint.growth, max(restraint.growth, restraint.core_growth)
+    fewest, most = limits.measured_workers or (held.workers, held.workers)
     low = Allocation(
-        workers=limits.workers or max(int(held.workers / factor), 1),
+        workers=limits.workers or min(max(int(held.workers / factor), 1), fewest),
         servers=limits.servers or max(int(held.servers / factor), 1),
         worker_cores=held.worker_cores / factor,
         server_cores=held.server_cores / factor,
     )
     high = Allocation(
-        workers=limits.workers or min(int(held.workers * factor), limits.max_workers),
+        workers=limits.workers or min(max(int(held.workers * factor), most), limits.max_workers),
         servers=limits.servers or min(int(held.servers * factor), limits.max_servers),
         worker_cores=held.worker_cores * core_factor,
         server_cores=held.server_cores * core_factor,

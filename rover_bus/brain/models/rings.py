@@ -30,10 +30,11 @@ def spanned(at: Configurations, host_cores: float) -> Configurations:
     return Configurations(at.workers, hosts, at.worker_cores, np.ones(len(at)), at.batch_size)
 
 
-def on_hosts(at: Configuration, host_cores: float) -> Configuration:
-    """The same of one."""
+def on_hosts(at: Configuration, host_cores: float, crosses: bool = False) -> Configuration:
+    """The same of one. `crosses`: it was on several hosts, though one may hold it."""
     a_host = max(int(host_cores / at.worker_cores + 1e-9), 1)
-    return Configuration(at.workers, max(-(-at.workers // a_host), 1), at.worker_cores, 1.0, at.batch_size)
+    hosts = max(-(-at.workers // a_host), 2 if crosses else 1)
+    return Configuration(at.workers, hosts, at.worker_cores, 1.0, at.batch_size)
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,7 @@ class RingModel:
     def predict(self, at: Configurations) -> Prediction:
         """Predict samples a second with 90 % intervals."""
         return self.fitted.predict(spanned(at, self.host_cores))
+
+    def across(self, at: Configuration) -> Prediction:
+        """Predict one on several hosts, though one may hold it."""
+        return self.fitted.predict(Configurations.from_list([on_hosts(at, self.host_cores, crosses=True)]))
