@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,63 @@ BEFORE, AFTER = 512 << 20, 768 << 20
 FOLLOWERS = {"worker-0.2", "worker-1.2", "ps-1.1"}
 
 
-@pytest.mark.parametrize("answer", ["Infeasible", pytest.param("Deferred", marks=pytest.mark.long)])
+FORBIDDEN, WORDS = "Forbidden", "no resizes here"
+NO_RESIZES = [
+    {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "NAME"},
+        "spec": {
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["UPDATE"],
+                        "resources": ["pods/resize"],
+                    }
+                ]
+            },
+            "validations": [{"expression": "false", "reason": FORBIDDEN, "message": WORDS}],
+        },
+    },
+    {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "NAME"},
+        "spec": {
+            "policyName": "NAME",
+            "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "NAME"}}},
+        },
+    },
+]
+
+
+@pytest.fixture
+def forbidden(cluster: Cluster, namespace: str, answer: str) -> Iterator[None]:
+    """Where that is the answer: a cluster whose administrators let no pod of the namespace be resized (403)."""
+    if answer != FORBIDDEN:
+        yield
+        return
+    objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": NO_RESIZES}).replace("NAME", namespace)
+    made = cluster.kubectl("apply", "-f", "-", given=objects)
+    assert made.returncode == 0, made.stderr
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "-f", "-", given=objects)
+
+
+@pytest.mark.usefixtures("forbidden")
+@pytest.mark.parametrize(
+    "answer", ["Infeasible", pytest.param("Deferred", marks=pytest.mark.long), FORBIDDEN]
+)
 def test_workers_are_replaced_and_slots_move_to_a_server_with_the_memory_and_none_is_killed(
     cluster: Cluster, node: str, namespace: str, tmp_path: Path, answer: str
 ) -> None:
-    with pod_stack(cluster, namespace, tmp_path, notes={"test/resize": answer}) as stack:
+    notes = {} if answer == FORBIDDEN else {"test/resize": answer}  # else the kubelet's answer
+    with pod_stack(cluster, namespace, tmp_path, notes=notes) as stack:
         job = SmallJob(
             folder=tmp_path,
             home=stack.home.root,
@@ -46,7 +99,8 @@ def test_workers_are_replaced_and_slots_move_to_a_server_with_the_memory_and_non
         assert limits(cluster, namespace) == [str(AFTER)] * 3
         refused = job.facts("host.adjust_refused")
         assert {each["member"]["role"] for each in refused} == {"worker", "ps"}
-        assert all(answer in each["why"] for each in refused), refused
+        said = WORDS if answer == FORBIDDEN else answer
+        assert all(said in each["why"] for each in refused), refused
         (moved,) = [each for each in job.facts("rollout.closed") if each["outcome"] == "done"][-1:]
         assert moved
         assert {cause_of_end(job, each)["reason"] for each in ends(job)} <= set(IN_ORDER)
