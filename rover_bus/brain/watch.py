@@ -55,11 +55,26 @@ class _Open:
     server_bytes: dict[str, int] = field(default_factory=dict)
     cores_used: dict[str, list[float]] = field(default_factory=dict)
     server_cores: dict[str, float] = field(default_factory=dict)
+    by_host: set[str] = field(
+        default_factory=set
+    )  # members whose use their host says: their own word is not asked
     server_busy: dict[str, float] = field(default_factory=dict)  # of their tables' threads, by their own word
     server_slots: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     committed: int = 0
     total: int = 0
     log_sequence: int = 0
+
+    def take_use(self, member: Member, cores_used: float, memory_bytes: int) -> None:
+        """Take in what a member uses of its machine."""
+        self.cores_used.setdefault(member.role, []).append(cores_used)
+        if member.role == "ps":
+            self.server_bytes[member.name] = memory_bytes
+            self.server_cores[member.name] = cores_used
+
+    def take_own_word(self, profile: WorkerProfile | ServerProfile) -> None:
+        """Take in what a member says that it uses, where no host measures it: in a pod."""
+        if profile.member.name not in self.by_host:
+            self.take_use(profile.member, profile.cores_used, profile.memory_bytes)
 
 
 class JobSamples:
@@ -137,6 +152,8 @@ class JobSamples:
         total.own_s += profile.read_s + profile.compute_s
         total.loss += profile.loss * profile.samples
         total.auc = profile.metrics.get("auc", total.auc)
+        if profile.memory_bytes:
+            opened.take_own_word(profile)
 
     def observe_server(self, profile: ServerProfile) -> None:
         """Take in a server's sample: its own word on how busy its tables are comes before what its host sees of the process."""
@@ -145,6 +162,8 @@ class JobSamples:
             return
         opened.server_busy[profile.member.name] = round(profile.busy_s / profile.window_s, 4)
         opened.server_slots[profile.member.name] = profile.hottest
+        if profile.memory_bytes:
+            opened.take_own_word(profile)
 
     def observe_host(self, profile: HostProfile, now: float) -> None:
         """Take in what members of a host use. Its first sample covers less than the others."""
@@ -153,10 +172,8 @@ class JobSamples:
             opened = self._open.get(process.job)
             if opened is None:
                 continue
-            opened.cores_used.setdefault(process.member.role, []).append(process.cores_used)
-            if process.member.role == "ps":
-                opened.server_bytes[process.member.name] = process.memory_bytes
-                opened.server_cores[process.member.name] = process.cores_used
+            opened.by_host.add(process.member.name)
+            opened.take_use(process.member, process.cores_used, process.memory_bytes)
 
     def lose_bus(self) -> None:
         """No member can be observed: that says nothing of any of them (P19)."""

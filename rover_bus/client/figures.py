@@ -51,7 +51,9 @@ class Figures:
         }
         return replace(self.copy(), **changes)
 
-    def profile(self, job: str, member: Member, window_s: float) -> WorkerProfile:
+    def profile(
+        self, job: str, member: Member, window_s: float, cores_used: float = 0.0, memory_bytes: int = 0
+    ) -> WorkerProfile:
         """Return a window's figures (`since`) as a sample. What is neither waiting nor a server call is the program's own."""
         spent = self.blocked_s + self.pull_s + self.push_s + self.barrier_s
         return WorkerProfile(
@@ -69,4 +71,6 @@ class Figures:
             staleness_batches=self.staleness_batches,
             loss=self.loss_sum / self.losses if self.losses else 0.0,
             metrics=dict(self.metrics),
+            cores_used=cores_used,
+            memory_bytes=memory_bytes,
         )

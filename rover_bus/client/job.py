@@ -42,6 +42,7 @@ from rover_bus.client.standalone import Standalone, read_spec
 from rover_bus.client.storage import pause_of
 from rover_bus.events.errors import InputError, RoverError, TemporaryError
 from rover_bus.events.job import Dataset, DataSpec, JobSpec, is_synchronous
+from rover_bus.events.own_use import read_own_use
 
 SAMPLE_EVERY_S = 2.0
 
@@ -97,6 +98,7 @@ class Job:
         self._group = ALONE
         self._sampled = self.figures.copy()
         self._sampled_at = time.monotonic()
+        self._used = read_own_use()
         # Two samples a window of the Brain, so that one which began before a change can be left out.
         window_s = self._config.plan.window_s if self._config is not None else 2 * SAMPLE_EVERY_S
         self._sample_every_s = min(SAMPLE_EVERY_S, window_s / 2)
@@ -309,7 +311,10 @@ class Job:
             return
         figures = self.figures.since(self._sampled)
         self._sampled, self._sampled_at = self.figures.copy(), now
-        self._place.publish(lambda job, member: figures.profile(job, member, window_s))
+        before_s, self._used = self._used.processor_s, read_own_use()
+        cores = round((self._used.processor_s - before_s) / window_s, 4)
+        memory = self._used.memory_bytes
+        self._place.publish(lambda job, member: figures.profile(job, member, window_s, cores, memory))
 
     def elected(self, task: str) -> bool:
         """Return whether this worker shall do `task` for all. Others wait until it is done; one steps in if the elected is lost."""

@@ -17,7 +17,10 @@ class Profile(Checked, frozen=True, kw_only=True, tag_field="type"):
 
 
 class WorkerProfile(Profile, frozen=True, kw_only=True, tag="profile.worker.v1"):
-    """A worker's window: where its time went."""
+    """A worker's window: where its time went.
+
+    `cores_used`, `memory_bytes`: of this process by its own word; a host's word comes before it. 0 bytes: it says nothing of that.
+    """
 
     job: str
     member: Member
@@ -32,10 +35,12 @@ class WorkerProfile(Profile, frozen=True, kw_only=True, tag="profile.worker.v1")
     staleness_batches: float = 0.0
     loss: float = 0.0
     metrics: dict[str, float] = {}  # the program's own, the latest value of each (`job.report`)
+    cores_used: Cores = 0.0
+    memory_bytes: Bytes = 0
 
 
 class ServerProfile(Profile, frozen=True, kw_only=True, tag="profile.ps.v1"):
-    """A server's window."""
+    """A server's window. `cores_used`, `memory_bytes`: as a worker's."""
 
     job: str
     member: Member
@@ -48,6 +53,8 @@ class ServerProfile(Profile, frozen=True, kw_only=True, tag="profile.ps.v1"):
     slots: Count = 0
     keys_per_s: float = 0.0  # pulled and pushed, decayed
     hottest: list[tuple[int, float]] = []  # (slot, keys a second), hottest first
+    cores_used: Cores = 0.0
+    memory_bytes: Bytes = 0
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BusError
 from rover_bus.events.identity import Member
+from rover_bus.events.own_use import OwnUse, read_own_use
 from rover_bus.events.profiles import ServerProfile
 from rover_bus.events.requests import SlotTraffic
 from rover_bus.ps.traffic import Traffic
@@ -48,6 +49,7 @@ class Samples:
         self._bus, self._job, self._member = bus, job, member
         self._counted_slots, self._run, self._busy_s = traffic, run, busy_s
         self._last: tuple[float, float, Mapping[str, float]] = (0.0, 0.0, {})  # when, busy, the counters
+        self._used = read_own_use() if busy_s is not None else OwnUse()
         self._hottest = SlotTraffic()
         self._traffic_at = asyncio.get_running_loop().time()
 
@@ -81,6 +83,7 @@ class Samples:
         self, window_s: float, busy_s: float, before: Mapping[str, float], values: Mapping[str, float]
     ) -> ServerProfile:
         made = {name: int(max(values.get(name, 0) - before.get(name, 0), 0)) for name in COUNTED}
+        before_s, self._used = self._used.processor_s, read_own_use()
         return ServerProfile(
             window_s=window_s,
             job=self._job,
@@ -93,4 +96,6 @@ class Samples:
             rows=int(values.get("rows", 0)),
             keys_per_s=self._hottest.keys_per_s,
             hottest=self._hottest.hottest[:NAMED_SLOTS],
+            cores_used=round((self._used.processor_s - before_s) / window_s, 4),
+            memory_bytes=self._used.memory_bytes,
         )

@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from rover_bus.cli.views.own_words import own_word
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.codec import decode_any
@@ -31,6 +32,11 @@ class LastSamples:
     workers: dict[str, WorkerProfile] = field(default_factory=dict)
     servers: dict[str, ServerProfile] = field(default_factory=dict)
     processes: dict[str, ProcessSample] = field(default_factory=dict)
+
+    def take_own_word(self, sample: WorkerProfile | ServerProfile) -> None:
+        """Take in what a member says of itself; what its host says is read later, and wins."""
+        if (said := own_word(sample)) is not None:
+            self.processes[str(sample.member)] = said
 
 
 class SamplePlaces:
@@ -91,7 +97,9 @@ def _take(found: LastSamples, stored: Stored, job: str) -> None:
             found.processes |= {str(each.member): each for each in processes if each.job == job}
         case WorkerProfile(member=member) if sample.window_s > 0:
             found.workers[str(member)] = sample
+            found.take_own_word(sample)
         case ServerProfile(member=member) if sample.window_s > 0:
             found.servers[str(member)] = sample
+            found.take_own_word(sample)
         case _:
             pass  # is on no chart

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from rover_bus.cli.views.elsewhere import RunningMembers
 from rover_bus.cli.views.history import Happened, JobRow, read_happened
+from rover_bus.cli.views.own_words import own_word
 from rover_bus.cli.views.past_samples import SamplePlaces
 from rover_bus.cli.views.plans import PlanTable
 from rover_bus.cli.views.timelines import JobTimelines
@@ -38,6 +39,7 @@ from rover_bus.events.host_facts import (
     HostSlow,
     HostStarted,
 )
+from rover_bus.events.identity import Member
 from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
 from rover_bus.events.streams import FACTS, PROFILES
 from rover_bus.events.tenancy import of_control
@@ -238,12 +240,20 @@ class Picture:
         return {member: sample for member, (at, sample) in there if at >= since}
 
     def processes(self) -> dict[str, list[ProcessSample]]:
-        """Return what hosts measured of members last, by job."""
-        found: dict[str, list[ProcessSample]] = {}
+        """Return what hosts measured of members last, by job; of members that no host measures, what they say of themselves."""
+        found: dict[str, dict[Member, ProcessSample]] = {}
         for host in self.hosts.values():
             for process in host.processes:
-                found.setdefault(process.job, []).append(process)
-        return found
+                found.setdefault(process.job, {})[process.member] = process
+        for job in self.jobs:
+            said: list[WorkerProfile | ServerProfile] = [
+                *self.workers(job).values(),
+                *self.servers(job).values(),
+            ]
+            for own in map(own_word, said):
+                if own is not None:
+                    found.setdefault(job, {}).setdefault(own.member, own)
+        return {job: list(members.values()) for job, members in found.items()}
 
     def rate(self, job: str) -> float:
         """Samples a second of a job, by the samples of its workers that came lately."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from rover_bus.cli.views.own_words import own_word
 from rover_bus.events import facts
 from rover_bus.events.checkpoint_facts import PartStaged
 from rover_bus.events.data_facts import LedgerRewound
@@ -152,6 +153,7 @@ class JobTimelines:
         self.spells: dict[str, Spells] = {}  # by member name
         self.lanes = Timeline()  # by member name: seconds computing, waiting, pulling, and in all
         self.memory = Timeline()  # by member name: bytes, and how many samples
+        self._by_host: set[str] = set()  # members whose memory their host says
         self.program = Timeline(MOST_METRICS)  # by metric: value times samples, and samples
 
     def with_samples_of(self, other: JobTimelines, moment_ms: int) -> None:
@@ -198,6 +200,7 @@ class JobTimelines:
         pulling_s = sample.pull_s + sample.push_s + sample.read_s
         spent = sample.compute_s, sample.wait_s + sample.barrier_s, pulling_s, sample.window_s
         self.lanes.spread(sample.member.name, time_ms, sample.window_s, spent)
+        self._take_own_word(sample, time_ms)
         if not sample.samples:
             return
         said = {**({"loss": sample.loss} if sample.loss else {}), **sample.metrics}
@@ -210,7 +213,16 @@ class JobTimelines:
         busy_s = min(sample.busy_s, sample.window_s)
         spent = busy_s, sample.window_s - busy_s, 0.0, sample.window_s
         self.lanes.spread(sample.member.name, time_ms, sample.window_s, spent)
+        self._take_own_word(sample, time_ms)
 
     def take_process(self, sample: ProcessSample, time_ms: int) -> None:
         """Take in what a host saw of a member."""
+        self._by_host.add(sample.member.name)
+        self._add_memory(sample, time_ms)
+
+    def _take_own_word(self, sample: WorkerProfile | ServerProfile, time_ms: int) -> None:
+        if sample.member.name not in self._by_host and (said := own_word(sample)) is not None:
+            self._add_memory(said, time_ms)
+
+    def _add_memory(self, sample: ProcessSample, time_ms: int) -> None:
         self.memory.add(sample.member.name, time_ms, (float(sample.memory_bytes), 1.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,15 +27,15 @@ def job(members: list[Member]) -> KnownJob:
     return KnownJob("u", SPEC, members=members)
 
 
-def sample(member: Member, samples: int, window_s: float = 2.0, wait_s: float = 0.0) -> WorkerProfile:
+def sample(member: Member, samples: int, window_s: float = 2.0, **more: Any) -> WorkerProfile:
     return WorkerProfile(
-        window_s=window_s, job="j", member=member, samples=samples, batches=1, wait_s=wait_s, read_s=0.5
+        window_s=window_s, job="j", member=member, samples=samples, batches=1, read_s=0.5, **more
     )
 
 
-def heard(watch: JobSamples, member: Member, *at: float, samples: int = 200, wait_s: float = 0.0) -> None:
+def heard(watch: JobSamples, member: Member, *at: float, samples: int = 200, **more: Any) -> None:
     for second in at:
-        watch.observe(sample(member, samples, wait_s=wait_s), second)
+        watch.observe(sample(member, samples, **more), second)
 
 
 def closed(watch: JobSamples, members: list[Member], at: float) -> WindowClosed | None:
@@ -135,6 +137,51 @@ def test_a_servers_own_word_on_its_tables_comes_before_what_its_host_sees_of_the
     assert window.server_cores == {"ps-0": 0.9}
     assert window.server_slots == {"ps-0": [(7, 3.0)]}
     assert window.server_bytes == {"ps-0": 9}
+
+
+def test_what_members_say_that_they_use_counts_until_their_host_says_it() -> None:
+    watch = JobSamples()
+    server = Member("ps", 0, 1)
+
+    def closed_with(host_cores: float | None) -> tuple[dict[str, int], dict[str, float]]:
+        watch.restart("j", 0.0)
+        heard(watch, WORKERS[0], 0.5, 2.5, 4.5, cores_used=0.5, memory_bytes=5)
+        if host_cores is not None:
+            watch.observe_host(
+                HostProfile(
+                    window_s=2.0,
+                    host="h",
+                    cores=2.0,
+                    cores_used=1.0,
+                    memory_bytes=1,
+                    memory_used_bytes=1,
+                    processes=[
+                        ProcessSample(job="j", member=member, pid=1, cores_used=host_cores, memory_bytes=9)
+                        for member in (server, WORKERS[0])
+                    ],
+                ),
+                4.5,
+            )
+        watch.observe_server(
+            ServerProfile(
+                window_s=2.0,
+                job="j",
+                member=server,
+                pulls=1,
+                pushes=1,
+                ignored=0,
+                cores_used=0.25,
+                memory_bytes=7,
+            )
+        )
+        window = closed(watch, WORKERS[:1], 5.0)
+        assert window is not None
+        return window.server_bytes, window.cores_used
+
+    assert closed_with(None) == ({"ps-0": 7}, {"worker": 0.5, "ps": 0.25})
+    closed_with(0.75)  # in which the worker's own word came first
+    assert closed_with(0.75) == ({"ps-0": 9}, {"worker": 0.75, "ps": 0.75})
+    assert closed_with(None) == ({}, {}), "a host that falls silent is missed, and not stood in for"
 
 
 @given(

@@ -1,0 +1,123 @@
+"""A table that outgrows the memory limit of its server's pod (S10): forecast, and given more before the kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kube_cluster import Cluster
+from pod_faults import cause_of_end, ends
+from pod_stacks import pod_stack
+from small_job import SmallJob
+
+from rover_bus.events.identity import IN_ORDER
+
+pytestmark = pytest.mark.timeout(1800)
+LIMIT = 160 << 20  # of a process that begins with 60 MiB
+GROWS = """
+import numpy as np
+import rover_bus.client as rover
+from rover_bus.client.data import Schema, open_log
+from rover_bus.ps.spec import Adagrad, Growing
+from rover_bus.ps.store import BatchKey
+
+IDS = 100  # 26 kB a batch
+with rover.join() as job:
+    log = open_log(job.data.train, Schema.parse(job.data.schema))
+    batches = log.dataset(job.data.batch_size).batches
+    job.parameters.declare(Growing(name="grows", width=32, optimizer=Adagrad(0.1)))
+    for batch in job.batches(log):
+        ids = np.arange(IDS) + (batch.epoch * batches + batch.number) * IDS
+        pulled = job.parameters.pull({"grows": ids})
+        job.parameters.push(BatchKey(batch.epoch, batch.number), {"grows": np.ones((IDS, 32), np.float32)}, pulled=pulled)
+"""
+
+
+@contextmanager
+def growing(
+    cluster: Cluster, namespace: str, folder: Path, plan: str = "", notes: dict[str, str] | None = None
+) -> Iterator[SmallJob]:
+    """A job whose table passes the limit long before its data ends. plan: further lines of that table."""
+    program = folder / "grows.py"
+    program.write_text(GROWS)
+    with pod_stack(cluster, namespace, folder, notes=notes) as stack:
+        job = SmallJob(
+            folder=folder,
+            home=stack.home.root,
+            rows=256_000,  # 8,000 batches: 200 MB
+            epochs=1,
+            workers=2,
+            servers=1,
+            server_lines=f"memory = {LIMIT}",
+            checkpoint=f'path = "store"\nevery = "1h"\n[plan]\nwindow = "2s"\n{plan}',
+            pace_s=0.02,
+            inner=program,
+        )
+        job.submit()
+        job.until(lambda: len(job.facts("member.admitted")) == 3, "members that take part")
+        yield job
+
+
+def lost_servers(job: SmallJob) -> list[str]:
+    return [each["reason"] for each in job.facts("member.lost") if each["member"]["role"] == "ps"]
+
+
+def until_relieved(job: SmallJob) -> None:
+    """Wait until a server's limit was raised, or a server was lost."""
+    job.until(lambda: job.facts("incident.opened") or lost_servers(job), "a forecast")
+    [incident] = {each["incident"] for each in job.facts("incident.opened")}
+    assert incident
+    job.until(
+        lambda: (
+            [
+                each
+                for each in job.facts("plan.applied")
+                if each["size"] and each["size"]["server_memory_bytes"] > LIMIT
+            ]
+            or lost_servers(job)
+        ),
+        "a plan with more memory",
+    )
+
+
+def test_its_limit_is_raised_in_place_and_nothing_is_restarted_or_killed(
+    cluster: Cluster, node: str, namespace: str, tmp_path: Path
+) -> None:
+    with growing(cluster, namespace, tmp_path) as job:
+        until_relieved(job)
+        job.until(lambda: job.facts("host.adjusted") or lost_servers(job), "memory in place")
+        job.complete()
+        assert lost_servers(job) == []
+        assert {cause_of_end(job, each)["reason"] for each in ends(job)} <= set(IN_ORDER)
+        assert {each["member"]["incarnation"] for each in job.facts("member.admitted")} == {1}
+
+
+@pytest.mark.long
+def test_its_slots_move_where_the_node_gives_no_more_and_nothing_is_killed(
+    cluster: Cluster, node: str, namespace: str, tmp_path: Path
+) -> None:
+    with growing(cluster, namespace, tmp_path, notes={"test/resize": "Infeasible"}) as job:
+        until_relieved(job)
+        job.until(
+            lambda: (
+                [each for each in job.facts("rollout.closed") if each["outcome"] == "done"]
+                or lost_servers(job)
+            ),
+            "slots on a larger server",
+        )
+        job.complete()
+        assert lost_servers(job) == []
+        assert job.facts("host.adjust_refused")
+
+
+@pytest.mark.long
+def test_without_relief_it_is_killed_at_its_limit(
+    cluster: Cluster, node: str, namespace: str, tmp_path: Path
+) -> None:
+    with growing(cluster, namespace, tmp_path, plan="relief = false") as job:
+        job.until(lambda: lost_servers(job), "the kill")
+        assert lost_servers(job)[0] == "out_of_memory"
+        assert job.facts("incident.opened") == []
+        job.rover("cancel", job.name)
