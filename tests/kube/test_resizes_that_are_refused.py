@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kube_cluster import Cluster
-from pod_faults import cause_of_end, ends, planned, running, until_as_planned
+from pod_faults import cause_of_end, ends, memory_limits, planned, running, until_as_planned
 from pod_stacks import pod_stack
 from small_job import SmallJob
 from waiting_plan import propose
@@ -91,12 +91,12 @@ def test_workers_are_replaced_and_slots_move_to_a_server_with_the_memory_and_non
         job.submit()
         until_as_planned(cluster, namespace, job, workers=2, servers=1)
         job.until(lambda: len(job.facts("member.admitted")) == 3, "members that take part")
-        assert limits(cluster, namespace) == [str(BEFORE)] * 3
+        assert memory_limits(cluster, namespace) == [str(BEFORE)] * 3
         more = {"worker_memory_bytes": AFTER, "server_memory_bytes": AFTER}
         asyncio.run(propose(job.home, job.name, mode="auto", **more))
         job.until(lambda: planned(job) == FOLLOWERS, "members that follow")
         until_as_planned(cluster, namespace, job, workers=2, servers=1)
-        assert limits(cluster, namespace) == [str(AFTER)] * 3
+        assert memory_limits(cluster, namespace) == [str(AFTER)] * 3
         refused = job.facts("host.adjust_refused")
         assert {each["member"]["role"] for each in refused} == {"worker", "ps"}
         said = WORDS if answer == FORBIDDEN else answer
@@ -106,15 +106,3 @@ def test_workers_are_replaced_and_slots_move_to_a_server_with_the_memory_and_non
         assert {cause_of_end(job, each)["reason"] for each in ends(job)} <= set(IN_ORDER)
         job.complete()
         job.until(lambda: not running(cluster, namespace), "no member's pod")
-
-
-def limits(cluster: Cluster, namespace: str) -> list[str]:
-    """Return the memory that the containers of workers and servers that run have, in bytes."""
-    words = ("get", "pods", "-l", "rover-bus.io/role in (worker,ps)", "-o", "json")
-    pods = json.loads(cluster.kubectl("-n", namespace, *words).stdout)["items"]
-    return [
-        each["resources"]["limits"]["memory"]
-        for pod in pods
-        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
-        for each in pod["status"]["containerStatuses"]
-    ]

@@ -53,6 +53,18 @@ def pod_of(cluster: Cluster, namespace: str, role: str) -> str:
     return cluster.kubectl("-n", namespace, *words).stdout
 
 
+def memory_limits(cluster: Cluster, namespace: str, role: str = "role in (worker,ps)") -> list[str]:
+    """Return the memory that the containers of workers and servers that run have, in bytes. role: a selector."""
+    words = ("get", "pods", "-l", f"rover-bus.io/{role}", "-o", "json")
+    pods = json.loads(cluster.kubectl("-n", namespace, *words).stdout)["items"]
+    return [
+        each["resources"]["limits"]["memory"]
+        for pod in pods
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+        for each in pod["status"]["containerStatuses"]
+    ]
+
+
 def until_as_planned(cluster: Cluster, namespace: str, job: SmallJob, workers: int, servers: int) -> None:
     """Wait until exactly the planned members run: no orphan, no twin."""
     sizes = {"worker": workers, "ps": servers}
