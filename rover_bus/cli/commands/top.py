@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rover_bus.cli.views.picture import Picture
     from rover_bus.cli.views.progress import JobProgress
     from rover_bus.events.nats_bus import NatsBus
+    from rover_bus.events.profiles import ProcessSample
 
 REDRAW_S = 0.5
 ONCE_S = 2.5  # long enough to hear every worker once
@@ -99,7 +100,7 @@ def _state(view: JobRow, progress: JobProgress | None) -> str:
 
 
 def draw_members(picture: Picture) -> Table:
-    """Return the processes of all hosts as a table."""
+    """Return the processes of all hosts as a table, then members that no host measures."""
     from rich.table import Table
 
     table = Table("host", "job", "member", "pid", "cores", "MiB", box=None, pad_edge=False)
@@ -107,12 +108,17 @@ def draw_members(picture: Picture) -> Table:
         used = f"{host.cores_used:.2f} of {host.cores:g}"
         table.add_row(host.host, "", "", "", used, f"{host.memory_used_bytes / 2**20:,.0f}", style="dim")
         for process in host.processes:
-            table.add_row(
-                host.host,
-                process.job,
-                str(process.member),
-                str(process.pid),
-                f"{process.cores_used:.2f}",
-                f"{process.memory_bytes / 2**20:,.0f}",
-            )
+            table.add_row(host.host, *_cells(process))
+    measured = {(each.job, each.member) for host in picture.hosts.values() for each in host.processes}
+    for job, processes in picture.processes().items():
+        running = picture.jobs[job].members.running if job in picture.jobs else {}
+        for process in processes:
+            if (job, process.member) not in measured:  # in a pod: by its own word
+                there = running.get(str(process.member))
+                table.add_row(there.host if there is not None else "", *_cells(process))
     return table
+
+
+def _cells(process: ProcessSample) -> tuple[str, ...]:
+    cores, memory = f"{process.cores_used:.2f}", f"{process.memory_bytes / 2**20:,.0f}"
+    return process.job, str(process.member), str(process.pid or "-"), cores, memory

@@ -6,6 +6,7 @@ import asyncio
 
 from told import told as published
 
+from rover_bus.cli.commands.top import draw_members
 from rover_bus.cli.views.picture import RATE_MEMORY_S, Picture
 from rover_bus.events import facts, host_facts, subjects
 from rover_bus.events.bus import Stored
@@ -14,7 +15,7 @@ from rover_bus.events.data_facts import LedgerRewound
 from rover_bus.events.fact import Fact, JobFact
 from rover_bus.events.identity import DesiredMember, Exit, Member, Process
 from rover_bus.events.job import DataSpec, JobSpec
-from rover_bus.events.profiles import WorkerProfile
+from rover_bus.events.profiles import HostProfile, ProcessSample, WorkerProfile
 
 FIRST, SECOND = Member("worker", 0, 1), Member("worker", 1, 1)
 SPEC = JobSpec(name="a", program=["python"], data=DataSpec(train="t.csv", epochs=2))
@@ -53,10 +54,30 @@ class Told:
                 where, body, headers = subjects.host_fact(fact.host, fact.kind()), encode(fact), {}
             self.picture.take_fact(Stored(self.at, where, body, headers, time_ms=1000 * self.at))
 
-    def sample(self, member: Member, samples: int) -> None:
-        profile = WorkerProfile(job="a", member=member, samples=samples, batches=1, window_s=2.0)
+    def sample(self, member: Member, samples: int, memory_bytes: int = 0) -> None:
+        profile = WorkerProfile(
+            job="a",
+            member=member,
+            samples=samples,
+            batches=1,
+            window_s=2.0,
+            cores_used=0.5,
+            memory_bytes=memory_bytes,
+        )
         where = subjects.member_profile("a", "worker", member.index)
         self.picture.take_sample(Stored(1, where, encode(profile)))
+
+    def host(self, *processes: ProcessSample) -> None:
+        profile = HostProfile(
+            host="h",
+            window_s=2.0,
+            cores=2.0,
+            cores_used=1.0,
+            memory_bytes=1 << 30,
+            memory_used_bytes=1 << 29,
+            processes=list(processes),
+        )
+        self.picture.take_sample(Stored(2, subjects.host_profile("h"), encode(profile)))
 
 
 def test_one_pass_over_the_facts_gives_row_plans_processes_and_counts() -> None:
@@ -128,3 +149,17 @@ def test_a_member_of_a_job_that_ends_is_known_by_its_host_alone() -> None:
         *LIFE[:5], host_facts.HostExited(host="h", job="a", member=FIRST, exit=Exit(reason="completed"))
     )
     assert [row["pid"] for row in told.picture.jobs["a"].members.rows()] == [8]
+
+
+def test_members_that_no_host_measures_are_shown_by_their_own_word() -> None:
+    """As in pods; where a host says something of a member, that counts."""
+    told = Told()
+    told.take(*LIFE[:6])
+    told.sample(FIRST, 10, memory_bytes=3 << 20)
+    told.sample(SECOND, 10, memory_bytes=5 << 20)
+    told.host(ProcessSample(job="a", member=FIRST, pid=7, cores_used=0.75, memory_bytes=9 << 20))
+    shown = {str(each.member): each.memory_bytes >> 20 for each in told.picture.processes()["a"]}
+    assert shown == {"worker-0.1": 9, "worker-1.1": 5}
+    columns = [list(column.cells) for column in draw_members(told.picture).columns]
+    rows = list(zip(*columns, strict=True))[1:]
+    assert rows == [("h", "a", "worker-0.1", "7", "0.75", "9"), ("h", "a", "worker-1.1", "-", "0.50", "5")]
