@@ -46,12 +46,12 @@ def growing(
         job = SmallJob(
             folder=folder,
             home=stack.home.root,
-            rows=256_000,  # 8,000 batches: 200 MB
+            rows=128_000,  # 4,000 batches: 100 MB, and as much for each of two cuts that are staged
             epochs=1,
             workers=2,
             servers=1,
             server_lines=f"memory = {LIMIT}",
-            checkpoint=f'path = "store"\nevery = "1h"\n[plan]\nwindow = "2s"\n{plan}',
+            checkpoint=f'path = "store"\nevery = "5s"\n[plan]\nwindow = "2s"\n{plan}',
             pace_s=0.02,
             inner=program,
         )
