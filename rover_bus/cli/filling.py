@@ -17,7 +17,7 @@ import msgspec
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.tenants import of_registrar
 from rover_bus.events import snapshots
-from rover_bus.events.errors import BusError, InputError
+from rover_bus.events.errors import BusError, BusTimeout, InputError
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.nats_wire import Raw
 from rover_bus.events.subjects import DEFAULT_TENANT
@@ -73,6 +73,10 @@ async def list_connections(url: str, vault: Vault) -> list[str]:
         await unlisten()
     finally:
         await system.close()
+    if not answers:
+        raise BusTimeout(
+            f"no server of the broker at {url} says within {ANSWERS_S:g} s what is connected to it"
+        )
     found = [each for answer in answers for each in _connections(answer.data) if each.get("name") != own]
     return sorted({f"{each.get('name') or 'a process'} ({each.get('ip', '')})" for each in found})
 
