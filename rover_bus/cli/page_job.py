@@ -16,7 +16,7 @@ from rover_bus.cli.views.charts import heat_of, lanes_of, memory_of, program_of,
 from rover_bus.cli.views.hindrances import read_present
 from rover_bus.cli.views.history import JobRow
 from rover_bus.cli.views.job_progress import add_progress
-from rover_bus.cli.views.past_job import PastJob
+from rover_bus.cli.views.past_job import JobMoment
 from rover_bus.cli.views.past_samples import LastSamples, SamplePlaces, read_samples
 from rover_bus.cli.views.picture import RATE_MEMORY_S, KnownOfJob, Picture
 from rover_bus.cli.views.plans import plan_row
@@ -132,7 +132,7 @@ class PresentJob(ShownJob):
 class JobThen(ShownJob):
     """A job as it was known at a moment."""
 
-    def __init__(self, known: KnownOfJob, past: PastJob, bus: Bus, places: SamplePlaces) -> None:
+    def __init__(self, known: KnownOfJob, past: JobMoment, bus: Bus, places: SamplePlaces) -> None:
         super().__init__(known, past.sequence, bus)
         self._past, self._places, self.until_ms = past, places, past.moment_ms
 

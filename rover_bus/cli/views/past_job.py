@@ -28,7 +28,7 @@ MOST_KEPT = 8
 KEPT_S = 20.0  # a page asks for all that it shows of a moment at once
 
 
-class PastJob:
+class JobMoment:
     """One job at one moment. `bus`: of the control account; `present`: what is known of the job now.
 
     `moment_ms`: when the broker stored the record, Unix milliseconds, once `known` has returned.
@@ -99,13 +99,13 @@ class KeptMoments:
     """The moments that were looked at last, each for a few seconds: then it is read again, by what is stored by then."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], PastJob] = {}
+        self._kept: dict[tuple[str, int], JobMoment] = {}
 
-    def take(self, bus: Bus, job: str, at: int, present: KnownOfJob) -> PastJob:
+    def take(self, bus: Bus, job: str, at: int, present: KnownOfJob) -> JobMoment:
         """Return a job at a moment of its log."""
         kept = self._kept.pop((job, at), None)
         if kept is None or time.monotonic() - kept.read_s > KEPT_S:
-            kept = PastJob(bus, job, at, present)
+            kept = JobMoment(bus, job, at, present)
         self._kept[job, at] = kept
         while len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]

@@ -29,17 +29,23 @@ def test_two_that_digest_one_cut_do_not_take_each_others_file(tmp_path: Path) ->
 def test_digests_are_written_again_when_a_server_removes_what_is_not_finished(tmp_path: Path) -> None:
     slot, made = tmp_path / "ps-0.1.slot", SlotDigests(of=7, arrays={"a": b"12345678"})
     done: list[bool] = []
+    written: list[bool] = []
 
     def take_over() -> None:
         while not done:
+            before = len(written)
             SlotPool(tmp_path, "ps-0").adopt()
-            time.sleep(0.001)  # servers do so once in their life
+            while (
+                len(written) == before and not done
+            ):  # servers do so once in their life: once a writing, here
+                time.sleep(0)
 
     with ThreadPoolExecutor(1) as pool:
         server = pool.submit(take_over)
         try:
             for _ in range(TIMES):
                 write_digests(slot, made)
+                written.append(True)
         finally:
             done.append(True)
         server.result()
