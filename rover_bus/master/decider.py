@@ -22,6 +22,7 @@ from rover_bus.events.facts import (
     MemberLost,
     SlotsMoveRequested,
 )
+from rover_bus.events.host_facts import HostAdjustRefused
 from rover_bus.events.identity import Member
 from rover_bus.events.inputs import (
     BusLost,
@@ -64,6 +65,7 @@ from rover_bus.master import (
     opening,
     publishing,
     recovery,
+    refitting,
     releasing,
     restored,
     rollout,
@@ -194,6 +196,8 @@ class MasterDecider:
             case Observed(SlotsMoveRequested() as wish, cause):
                 return rollout.request_move(state, wish, self.unlogged.telemetry, cause)
             case Observed(fact, cause):
+                if isinstance(fact, HostAdjustRefused):
+                    self.unlogged.refits.note(state, fact, cause)
                 return noticing.notice(state, fact, cause)
             case Ticked():
                 return self._tick(state, now)
@@ -296,6 +300,7 @@ class MasterDecider:
         mine = self.unlogged
         yield from guard(state, SILENCE, self._miss(state, now))
         yield from guard(state, ROLLOUT, rollout.tick(state, mine.patience, mine.telemetry, now))
+        yield from guard(state, ROLLOUT, refitting.tick(state, mine.refits))
         yield from guard(state, GAPS, lifecycle.fill_gaps(state))
         yield from guard(state, FIRST, first_servers.tick(state, mine.first_servers, now))
         yield from guard(state, UNFIT, hosts.tick(state))

@@ -8,6 +8,7 @@ them. Training goes on in both cases.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass, field
 
 from rover_bus.events.host_facts import HostAdjustRefused
 from rover_bus.events.identity import Member
@@ -18,6 +19,28 @@ from rover_bus.master.planning import replace_members
 from rover_bus.master.state import State
 
 Consequences = Generator[Record, None, None]
+
+
+@dataclass(slots=True)
+class OwedRefits:
+    """Servers whose limits were refused while slots moved: another takes their place once that is over. Never logged.
+
+    A successor does not hear such a refusal again: its server keeps the limits that it has until a plan names others.
+    """
+
+    by_server: dict[Member, tuple[HostAdjustRefused, str]] = field(default_factory=dict)
+
+    def note(self, state: State, fact: HostAdjustRefused, cause: str) -> None:
+        """Remember a refusal that cannot be followed now."""
+        if fact.member.role == "ps" and state.slots.rollout is not None:
+            self.by_server[fact.member] = fact, cause
+
+
+def tick(state: State, owed: OwedRefits) -> Consequences:
+    """Follow what was refused while slots moved, one server after another: each move is a rollout of its own."""
+    while owed.by_server and state.slots.rollout is None:
+        fact, cause = owed.by_server.pop(next(iter(owed.by_server)))
+        yield from refit(state, fact, cause)
 
 
 def refit(state: State, fact: HostAdjustRefused, cause: str) -> Consequences:

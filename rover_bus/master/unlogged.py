@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rover_bus.master.cutting import CutPace
+from rover_bus.master.refitting import OwedRefits
 from rover_bus.master.releasing import ReleaseClock
 from rover_bus.master.rollout import StepPatience
 from rover_bus.master.searching import SearchClock
@@ -30,3 +31,4 @@ class Unlogged:
     steps: StepClock = field(default_factory=StepClock)
     first_servers: StepClock = field(default_factory=StepClock)
     release: ReleaseClock = field(default_factory=ReleaseClock)
+    refits: OwedRefits = field(default_factory=OwedRefits)
