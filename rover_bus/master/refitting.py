@@ -38,7 +38,7 @@ class OwedRefits:
 
 def tick(state: State, owed: OwedRefits) -> Consequences:
     """Follow what was refused while slots moved, one server after another: each move is a rollout of its own."""
-    while owed.by_server and state.slots.rollout is None:
+    while owed.by_server and state.slots.rollout is None and not _any_leaves(state):
         fact, cause = owed.by_server.pop(next(iter(owed.by_server)))
         yield from refit(state, fact, cause)
 
@@ -55,6 +55,15 @@ def refit(state: State, fact: HostAdjustRefused, cause: str) -> Consequences:
         yield replace_members(state, [member], cause, reason, left=True)
     elif state.seats.has(member) and not _leaves(state, member):
         yield from rollout.replace_server(state, desired, reason, cause)
+
+
+def _any_leaves(state: State) -> bool:
+    """Whether a server that gave its slots away is still there: another one would take its place, and it would count as lost."""
+    wanted = state.seats.wanted
+    return any(
+        each.member.name not in wanted or wanted[each.member.name].member != each.member
+        for each in state.seats.servers()
+    )
 
 
 def _leaves(state: State, member: Member) -> bool:
