@@ -38,6 +38,21 @@ def heard(watch: JobSamples, member: Member, *at: float, samples: int = 200, **m
         watch.observe(sample(member, samples, **more), second)
 
 
+def using(cores: float, *members: Member) -> HostProfile:
+    """What a host says of these members of the job."""
+    return HostProfile(
+        window_s=2.0,
+        host="h",
+        cores=2.0,
+        cores_used=1.0,
+        memory_bytes=1,
+        memory_used_bytes=1,
+        processes=[
+            ProcessSample(job="j", member=each, pid=1, cores_used=cores, memory_bytes=9) for each in members
+        ],
+    )
+
+
 def closed(watch: JobSamples, members: list[Member], at: float) -> WindowClosed | None:
     return watch.close("j", job(members), at)
 
@@ -115,18 +130,7 @@ def test_a_servers_own_word_on_its_tables_comes_before_what_its_host_sees_of_the
     watch.restart("j", 0.0)
     heard(watch, WORKERS[0], 0.5, 2.5, 4.5)
     server = Member("ps", 0, 1)
-    watch.observe_host(
-        HostProfile(
-            window_s=2.0,
-            host="h",
-            cores=2.0,
-            cores_used=1.0,
-            memory_bytes=1,
-            memory_used_bytes=1,
-            processes=[ProcessSample(job="j", member=server, pid=1, cores_used=1.4, memory_bytes=9)],
-        ),
-        4.5,
-    )
+    watch.observe_host(using(1.4, server), 4.5)
     watch.observe_server(
         ServerProfile(
             window_s=2.0, job="j", member=server, pulls=1, pushes=1, ignored=0, busy_s=1.8, hottest=[(7, 3.0)]
@@ -147,21 +151,7 @@ def test_what_members_say_that_they_use_counts_until_their_host_says_it() -> Non
         watch.restart("j", 0.0)
         heard(watch, WORKERS[0], 0.5, 2.5, 4.5, cores_used=0.5, memory_bytes=5)
         if host_cores is not None:
-            watch.observe_host(
-                HostProfile(
-                    window_s=2.0,
-                    host="h",
-                    cores=2.0,
-                    cores_used=1.0,
-                    memory_bytes=1,
-                    memory_used_bytes=1,
-                    processes=[
-                        ProcessSample(job="j", member=member, pid=1, cores_used=host_cores, memory_bytes=9)
-                        for member in (server, WORKERS[0])
-                    ],
-                ),
-                4.5,
-            )
+            watch.observe_host(using(host_cores, server, WORKERS[0]), 4.5)
         watch.observe_server(
             ServerProfile(
                 window_s=2.0,
