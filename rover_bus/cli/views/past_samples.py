@@ -56,10 +56,13 @@ class SamplePlaces:
             self._sequences.append(stored.sequence)
 
     def before(self, time_ms: int) -> int | None:
-        """Return a sequence from which on all samples since a moment lie; None where it is not known."""
+        """Return a sequence from which on all samples since a moment lie; None where it is not known: they may be among those that
+        were stored before the first place, unless that is the stream's first sample.
+        """
         at = bisect_left(self._times, time_ms)
         if at == 0:
-            return self._sequences[0] if self._times and self._times[0] == time_ms else None
+            known = self._times and (self._times[0] == time_ms or self._sequences[0] == 1)
+            return self._sequences[0] if known else None
         return self._sequences[at - 1]
 
 

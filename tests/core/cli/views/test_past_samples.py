@@ -40,7 +40,7 @@ def test_steps_that_became_wider_are_known_when_the_last_of_each_is() -> None:
 def test_places_lie_before_all_samples_since_a_moment() -> None:
     places = SamplePlaces()
     assert places.before(BEGAN_MS) is None
-    stored = [Stored(number, "s", b"", time_ms=BEGAN_MS + 300 * number) for number in range(1, 50)]
+    stored = [Stored(6 + number, "s", b"", time_ms=BEGAN_MS + 300 * number) for number in range(1, 50)]
     for each in stored:
         places.note(each)
     for since_ms in range(BEGAN_MS + 400, BEGAN_MS + 15_000, 77):
@@ -49,6 +49,12 @@ def test_places_lie_before_all_samples_since_a_moment() -> None:
         assert all(each.sequence >= first for each in stored if each.time_ms >= since_ms)
         assert sum(first <= each.sequence and each.time_ms < since_ms for each in stored) <= 5
     assert places.before(BEGAN_MS) is None, "what was sampled before the first place is not known"
+
+
+def test_before_the_streams_first_sample_there_was_none() -> None:
+    places = SamplePlaces()
+    places.note(Stored(1, "s", b"", time_ms=BEGAN_MS))
+    assert places.before(BEGAN_MS - 5000) == 1
 
 
 def test_places_begin_again_where_the_stream_did_and_are_bounded() -> None:
