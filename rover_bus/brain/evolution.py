@@ -122,16 +122,8 @@ def _take_in(state: BrainState, record: Record) -> None:
             state.rules_off.pop(rule, None)
         case BrainRuleSwitched(rule=rule):
             state.rules_off[rule] = BrainRuleOff(record.release, record.why, record.job)
-        case JobGone(job=job, past=past):
-            held = None
-            if job in state.jobs:
-                held = state.jobs[job].held
-                remember(state, state.jobs[job])
-            _forget(state, job)
-            if held is not None:
-                offer_again(state)
-            state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != job}
-            state.past = [*state.past, past][-MOST_PAST:] if past is not None else state.past
+        case JobGone():
+            _let_go(state, record)
         case FactObserved(fact=fact):
             _observe(state.jobs[fact.job], fact, record.took_s, record.cause)
             if record.took_s:
@@ -151,6 +143,19 @@ def _begin_to_know(state: BrainState, uid: str, spec: JobSpec) -> KnownJob:
         cores_used=usual_use(state, spec),
         usual_scales=usual_scales(state, spec),
     )
+
+
+def _let_go(state: BrainState, gone: JobGone) -> None:
+    """A job is over: what it showed stays, and what it held is room for starts that were withdrawn."""
+    known = state.jobs.get(gone.job)
+    if known is not None:
+        remember(state, known)
+    _forget(state, gone.job)
+    if known is not None and known.held is not None:
+        offer_again(state)
+    state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != gone.job}
+    if gone.past is not None:
+        state.past = [*state.past, gone.past][-MOST_PAST:]
 
 
 def _forget(state: BrainState, name: str) -> None:

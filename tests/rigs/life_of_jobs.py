@@ -255,6 +255,12 @@ class Life:
         """Whether replay gives the same state, bit for bit."""
         return self._twin().dump() == self.brain.dump()
 
+    def same_from_snapshot(self) -> bool:
+        """Whether a snapshot gives the same state, bit for bit."""
+        twin = BrainDecider(7, **self.how)
+        twin.restore(self.brain.dump())
+        return twin.dump() == self.brain.dump()
+
     def _twin(self) -> BrainDecider:
         batch = BrainBatch(job="brain", timeline=7, term=1, holder="b", number=1, records=self.log)  # type: ignore[arg-type]
         twin = BrainDecider(7, **self.how)

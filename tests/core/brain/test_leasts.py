@@ -392,9 +392,7 @@ def test_a_start_that_the_master_refuses_is_not_proposed_at_each_look() -> None:
     life.wait(40)
     assert counts(life) == [(4, 1), (0, 0), (4, 1)]
     assert life.brain.state.jobs["j"].again_s == float("inf")
-    from_snapshot = life.brain.anew()
-    from_snapshot.restore(life.brain.dump())
-    assert from_snapshot.dump() == life.brain.dump()
+    assert life.same_from_snapshot()
     assert life.same()
 
 
