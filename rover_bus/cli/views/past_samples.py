@@ -88,20 +88,24 @@ async def read_samples(
     return found
 
 
-def _take(found: LastSamples, stored: Stored, job: str) -> None:
+def read_sample(stored: Stored) -> object:
+    """Return what was measured, its names those of the control account; None where it cannot be read."""
     try:
         sample = decode_any(stored.body)
     except BadMessage:
-        return
+        return None
     at = subjects.parse(stored.subject)
-    sample = of_control(sample, at.tenant if at is not None else "")
-    match sample:
+    return of_control(sample, at.tenant if at is not None else "")
+
+
+def _take(found: LastSamples, stored: Stored, job: str) -> None:
+    match read_sample(stored):
         case HostProfile(processes=processes):
             found.processes |= {str(each.member): each for each in processes if each.job == job}
-        case WorkerProfile(member=member) if sample.window_s > 0:
+        case WorkerProfile(member=member) as sample if sample.window_s > 0:
             found.workers[str(member)] = sample
             found.take_own_word(sample)
-        case ServerProfile(member=member) if sample.window_s > 0:
+        case ServerProfile(member=member) as sample if sample.window_s > 0:
             found.servers[str(member)] = sample
             found.take_own_word(sample)
         case _:

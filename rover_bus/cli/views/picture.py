@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from rover_bus.cli.views.elsewhere import RunningMembers
 from rover_bus.cli.views.history import Happened, JobRow, read_happened
 from rover_bus.cli.views.own_words import own_word
-from rover_bus.cli.views.past_samples import SamplePlaces
+from rover_bus.cli.views.past_samples import SamplePlaces, read_sample
 from rover_bus.cli.views.plans import PlanTable
 from rover_bus.cli.views.timelines import JobTimelines
 from rover_bus.events import facts, subjects
@@ -26,9 +26,7 @@ from rover_bus.events.checkpoint_facts import (
     CheckpointReady,
     HostStorageBlocked,
 )
-from rover_bus.events.codec import decode_any
 from rover_bus.events.data_facts import LedgerRewound
-from rover_bus.events.errors import BadMessage
 from rover_bus.events.fact import Fact
 from rover_bus.events.facts import JobFact
 from rover_bus.events.host_facts import (
@@ -42,7 +40,6 @@ from rover_bus.events.host_facts import (
 from rover_bus.events.identity import Member
 from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
 from rover_bus.events.streams import FACTS, PROFILES
-from rover_bus.events.tenancy import of_control
 
 RATE_MEMORY_S = 10.0  # a sample that is older says nothing of now
 RECENT = 2000  # facts that are kept at hand for those who follow them
@@ -190,12 +187,9 @@ class Picture:
 
     def take_sample(self, stored: Stored) -> None:
         """Take in what a host or a member measured."""
-        try:
-            sample = decode_any(stored.body)
-        except BadMessage:
+        sample = read_sample(stored)
+        if sample is None:
             return
-        at = subjects.parse(stored.subject)
-        sample = of_control(sample, at.tenant if at is not None else "")
         if stored.sequence <= self._sampled:
             self._before = 0  # the stream lost what it had, and its numbers are used again
         self._sampled = stored.sequence
