@@ -201,20 +201,28 @@ THROTTLED: list[Json] = [
 ]
 
 
+@pytest.fixture
+def throttled_user(cluster: Cluster) -> Iterator[str]:
+    """The kubeconfig of a user who may look, of whose requests the server works on one at a time. Taken away after the test."""
+    role = ("create", "clusterrolebinding", "reader", "--clusterrole=view", "--user=user")
+    made = "\n---\n".join(map(json.dumps, THROTTLED))
+    try:
+        for done in (cluster.kubectl("apply", "-f", "-", given=made), cluster.kubectl(*role)):
+            assert done.returncode == 0, done.stderr
+        yield str(cluster.user())
+    finally:
+        cluster.kubectl("delete", "-f", "-", given=made)
+        cluster.kubectl("delete", "clusterrolebinding", "reader")
+
+
 def test_requests_that_are_too_many_wait_as_the_server_says_and_are_repeated(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, throttled_user: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server works on one request of a user at a time, and answers all others with 429: each has its answer in the end."""
     caplog.set_level("INFO", "rover.kube")
-    user = str(cluster.user())
-    for each in THROTTLED:
-        applied = cluster.kubectl("apply", "-f", "-", given=json.dumps(each))
-        assert applied.returncode == 0, applied.stderr
-    role = cluster.kubectl("create", "clusterrolebinding", "reader", "--clusterrole=view", "--user=user")
-    assert role.returncode == 0, role.stderr
 
     async def main() -> None:
-        api = await Api.connect(user, RequestPace(20.0, AT_ONCE))
+        api = await Api.connect(throttled_user, RequestPace(20.0, AT_ONCE))
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while "asked less" not in caplog.text:
@@ -224,7 +232,6 @@ def test_requests_that_are_too_many_wait_as_the_server_says_and_are_repeated(
             await api.close()
 
     asyncio.run(main())
-    cluster.kubectl("delete", "flowschema", "none")
 
 
 def test_a_kind_that_a_cluster_lacks_is_said_once_and_asked_for_less_and_less(
