@@ -27,6 +27,17 @@ MOST_LOSSES = 200
 MOST_TRIED = 64
 
 
+def _note_memory(job: KnownJob, window: WindowClosed) -> None:
+    """Add a point to what each server needs; what its host says that it uses is one until the server says more itself."""
+    for name in window.server_needs:
+        if name not in job.say_needs:
+            job.memory.pop(name, None)
+            job.say_needs = [*job.say_needs, name]
+    used = {name: size for name, size in window.server_bytes.items() if name not in job.say_needs}
+    for name, size in {**used, **window.server_needs}.items():
+        job.memory[name] = _thinned([*job.memory.get(name, []), (job.samples, size)], MOST_POINTS)
+
+
 def measure(job: KnownJob, window: WindowClosed) -> None:
     job.windows += 1
     job.clock_s += window.seconds
@@ -39,8 +50,7 @@ def measure(job: KnownJob, window: WindowClosed) -> None:
     job.paces = {**kept, **evolve_paces(job.paces, paces)}
     for role, cores in window.cores_used.items():
         job.cores_used[role] = cores if role not in job.cores_used else 0.5 * (job.cores_used[role] + cores)
-    for name, size in window.server_bytes.items():
-        job.memory[name] = _thinned([*job.memory.get(name, []), (job.samples, size)], MOST_POINTS)
+    _note_memory(job, window)
     if window.server_cores:
         job.server_loads = [*job.server_loads, window.server_cores][-HOT_WINDOWS:]
         job.server_slots = window.server_slots

@@ -45,7 +45,7 @@ Points = tuple[tuple[float, int], ...]
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What must be done about one server's memory, which uses so much now."""
+    """What must be done about one server's memory, which uses so much now, with what its next cuts will stage."""
 
     member: Member
     relief: Relief
@@ -250,6 +250,8 @@ def incident_of(name: str, need: Need, plan: int) -> IncidentOpened:
 
 def danger_of(relief: Relief, used_bytes: int, limit_bytes: int) -> str:
     """Return the danger in words, as the plan that relieves it gives them."""
+    if used_bytes > limit_bytes:
+        return f"{used_bytes / MIB:,.0f} MiB are needed once its next cuts are staged, and {limit_bytes / MIB:,.0f} are its limit"
     if relief.seconds_left == float("inf"):
         return f"{used_bytes / limit_bytes:.0%} of its memory is used, and it is too early for a forecast"
     return f"memory would meet its limit in {max(relief.seconds_left, 0):.0f} s"

@@ -153,6 +153,7 @@ class KnownJob(msgspec.Struct):
     committed: int = 0
     total: int = 0
     memory: dict[str, list[tuple[float, int]]] = {}  # by member name: (samples, bytes)
+    say_needs: list[str] = []  # servers that say what they need: what hosts see of them is less
     incidents: dict[str, str] = {}  # open ones, by member name
     incidents_made: int = 0
     losses: list[tuple[float, float]] = []  # (steps, loss or 1 - AUC)

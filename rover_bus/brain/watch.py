@@ -53,6 +53,7 @@ class _Open:
     sums: dict[Member, _Sum] = field(default_factory=dict)
     known: set[Member] = field(default_factory=set)
     server_bytes: dict[str, int] = field(default_factory=dict)
+    server_needs: dict[str, int] = field(default_factory=dict)  # bytes, by their own word
     cores_used: dict[str, list[float]] = field(default_factory=dict)
     server_cores: dict[str, float] = field(default_factory=dict)
     by_host: set[str] = field(
@@ -75,6 +76,12 @@ class _Open:
         """Take in what a member says that it uses, where no host measures it: in a pod."""
         if profile.member.name not in self.by_host:
             self.take_use(profile.member, profile.cores_used, profile.memory_bytes)
+
+    def take_need(self, profile: ServerProfile) -> None:
+        """Take in the memory that a server needs: what it uses, and what its next cuts will take. No host knows the latter, and
+        the two belong to one moment.
+        """
+        self.server_needs[profile.member.name] = profile.memory_bytes + profile.unstaged_bytes
 
 
 class JobSamples:
@@ -164,6 +171,7 @@ class JobSamples:
         opened.server_slots[profile.member.name] = profile.hottest
         if profile.memory_bytes:
             opened.take_own_word(profile)
+            opened.take_need(profile)
 
     def observe_host(self, profile: HostProfile, now: float) -> None:
         """Take in what members of a host use. Its first sample covers less than the others."""
@@ -252,6 +260,7 @@ class JobSamples:
             clean=clean,
             workers=[_worker(member, opened.sums[member]) for member in heard],
             server_bytes=dict(opened.server_bytes),
+            server_needs=dict(opened.server_needs),
             cores_used={role: round(sum(all) / len(all), 4) for role, all in opened.cores_used.items()},
             server_cores={**opened.server_cores, **opened.server_busy},
             server_slots=dict(opened.server_slots),
@@ -266,6 +275,7 @@ class JobSamples:
         opened.began = now
         opened.sums.clear()
         opened.server_bytes.clear()
+        opened.server_needs.clear()
         opened.cores_used.clear()
         opened.server_cores.clear()
         opened.server_busy.clear()

@@ -40,7 +40,9 @@ class WorkerProfile(Profile, frozen=True, kw_only=True, tag="profile.worker.v1")
 
 
 class ServerProfile(Profile, frozen=True, kw_only=True, tag="profile.ps.v1"):
-    """A server's window. `cores_used`, `memory_bytes`: as a worker's."""
+    """A server's window. `cores_used`, `memory_bytes`: as a worker's. `unstaged_bytes`: shared memory that its next cuts will take
+    beyond what its cuts take now, as large as its tables are now.
+    """
 
     job: str
     member: Member
@@ -55,6 +57,7 @@ class ServerProfile(Profile, frozen=True, kw_only=True, tag="profile.ps.v1"):
     hottest: list[tuple[int, float]] = []  # (slot, keys a second), hottest first
     cores_used: Cores = 0.0
     memory_bytes: Bytes = 0
+    unstaged_bytes: Bytes = 0
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):

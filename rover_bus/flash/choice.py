@@ -24,15 +24,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     busy: bool
 
 
-def may_overwrite(candidate: Candidate, newest_complete: int) -> bool:
-    """Whether P12 allows it. `newest_complete` is the number of the newest save that is complete over all parts (0:
-    none)."""
-    return candidate.save_number == 0 or candidate.save_number < newest_complete
+def may_overwrite(save_number: int, newest_complete: int) -> bool:
+    """Whether P12 allows it, of the slot that holds this save (0: none). `newest_complete` is the number of the newest save that
+    is complete over all parts (0: none)."""
+    return save_number == 0 or save_number < newest_complete
 
 
 def choose_slot(candidates: Sequence[Candidate], newest_complete: int) -> Candidate:
     """The cheapest slot that may be overwritten. Raises SlotsBusy, saying for what the slots are kept."""
-    free = [item for item in candidates if may_overwrite(item, newest_complete) and not item.busy]
+    free = [item for item in candidates if may_overwrite(item.save_number, newest_complete) and not item.busy]
     if free:
         return min(free, key=lambda item: (item.cost_bytes, item.save_number, item.number))
     raise SlotsBusy(
@@ -42,6 +42,6 @@ def choose_slot(candidates: Sequence[Candidate], newest_complete: int) -> Candid
 
 
 def _reason(item: Candidate, newest_complete: int) -> str:
-    if may_overwrite(item, newest_complete):
+    if may_overwrite(item.save_number, newest_complete):
         return f"a reader holds cut {item.cut}"
     return f"cut {item.cut} has no complete successor"

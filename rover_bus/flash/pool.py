@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rover_bus.flash import places
-from rover_bus.flash.choice import Candidate
+from rover_bus.flash.choice import Candidate, may_overwrite
 from rover_bus.flash.copying import Piece
 from rover_bus.flash.dirty import DirtySet, Ids
 from rover_bus.flash.errors import BrokenCheckpoint, NewerCheckpoint
@@ -19,6 +19,11 @@ from rover_bus.flash.packing import PACKING_SHARE
 from rover_bus.flash.slot import Slot, slot_room
 
 CREATION_COST = 4  # a slot that must be allocated first costs as much as copying the state a few times
+
+
+def slot_bytes(layout: Layout, extra_bytes: int) -> int:
+    """Return what one slot takes."""
+    return slot_room(layout, extra_bytes, int(PACKING_SHARE * layout.data_bytes))[1]
 
 
 class SlotPool:
@@ -69,10 +74,6 @@ class SlotPool:
         self._keep(slot)
         return slot
 
-    def slot_bytes(self, layout: Layout, extra_bytes: int) -> int:
-        """What one slot takes."""
-        return slot_room(layout, extra_bytes, int(PACKING_SHARE * layout.data_bytes))[1]
-
     def _keep(self, slot: Slot) -> None:
         self._slots[slot.number], self._dirty[slot.number] = slot, DirtySet()
 
@@ -81,6 +82,18 @@ class SlotPool:
         del self._slots[slot.number], self._dirty[slot.number]
         self._restored.discard(slot.number)
         slot.remove()
+
+    def make_way(self, arrays: Mapping[str, Array], newest_complete: int) -> int:
+        """Drop slots that a state has outgrown and that may be overwritten: the old and the new of all slots together may be more
+        than there is. Return how many stay for it: those that it fits into, and the newest complete cut until another one is.
+        """
+        stay = 0
+        for slot in self.usable:
+            if fit(slot.layout, arrays)[0] is not None or slot.save_number == newest_complete > 0:
+                stay += 1
+            elif may_overwrite(slot.save_number, newest_complete) and slot.claim():
+                self.drop(slot)
+        return stay
 
     def close(self) -> None:
         for slot in self:

@@ -42,7 +42,7 @@ from rover_bus.flash.errors import (
 )
 from rover_bus.flash.layout import Array, Layout, State, as_arrays, fit, plan_layout
 from rover_bus.flash.lineage import digest_staged
-from rover_bus.flash.pool import SlotPool
+from rover_bus.flash.pool import SlotPool, slot_bytes
 from rover_bus.flash.seal import Head, Seal
 from rover_bus.flash.slot import Slot
 from rover_bus.flash.staged import StagedCut, open_staged
@@ -147,7 +147,8 @@ class FlashStore:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def prepare(self, state: State, *, extra_bytes: int = 0, fixed: Collection[str] = frozenset()) -> int:
-        """Allocate and populate slots for states like this one; return the bytes that were new. Staged cuts are kept.
+        """Allocate and populate slots for states like this one; return the bytes that were new. The newest complete cut is kept,
+        in a slot that the state may have outgrown: it is made up for once another is complete.
 
         `fixed` names arrays that never grow: they get no headroom.
 
@@ -158,11 +159,11 @@ class FlashStore:
         with self._my_turn():
             self._fixed = frozenset(fixed)
             layout = self._plan(arrays)
-            fitting = sum(fit(slot.layout, arrays)[0] is not None for slot in self._pool.usable)
+            there = self._pool.make_way(arrays, self._complete)
             try:
-                fresh = [self._pool.add(layout, extra_bytes) for _ in range(fitting, self._count)]
+                fresh = [self._pool.add(layout, extra_bytes) for _ in range(there, self._count)]
             except NotEnoughMemory as error:
-                wanted_bytes = self._count * self._pool.slot_bytes(layout, extra_bytes)
+                wanted_bytes = self._count * slot_bytes(layout, extra_bytes)
                 raise NotEnoughMemory(str(error), wanted_bytes) from None
         self._roll_later()
         return sum(slot.size_bytes for slot in fresh)
@@ -210,6 +211,11 @@ class FlashStore:
             overwritten_cut=overwritten,
             prepared_bytes=0 if slot.number in before else slot.size_bytes,
         )
+
+    @property
+    def held_bytes(self) -> int:
+        """Shared memory that slots take which are, or will be, free to be written."""
+        return sum(slot.size_bytes for slot in self._pool.usable)
 
     def _plan(self, arrays: Mapping[str, Array]) -> Layout:
         return plan_layout(arrays, self._headroom, self._fixed)

@@ -8,7 +8,7 @@ Nothing is believed that was not checked against its digests (P12). See docs/des
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from rover_bus.events.checkpoints import CutOrder, PartPlace, RestoreOrder, part
 from rover_bus.events.errors import RoverError
 from rover_bus.flash import errors as flash_errors
 from rover_bus.flash import persist, places
+from rover_bus.flash.layout import Array, plan_layout
 from rover_bus.flash.location import open_files, parse_location
 from rover_bus.flash.manifest import path_of
+from rover_bus.flash.pool import slot_bytes
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.store import FlashStore
 from rover_bus.flash.verified import newest_verified
@@ -44,6 +46,7 @@ class FlashMemory:
         self._waiting: Snapshot | None = None  # that found no room
         self._made_room: tuple[int, int] = (0, 0)  # the cut and round for which it was made last
         self._no_room: RoverError | None = None  # why that failed
+        self._makes_room = False  # at this moment
         self._complete = 0
 
     def _open(self) -> FlashStore:
@@ -90,11 +93,20 @@ class FlashMemory:
         if snapshot is None:
             return
         try:
+            self._makes_room = True
             prepare = partial(self._open().prepare, snapshot.arrays, fixed=snapshot.fixed)
             await asyncio.to_thread(prepare, extra_bytes=len(snapshot.extra))
         except RoverError as error:
             self._no_room = error
             raise
+        finally:
+            self._makes_room = False
+
+    def missing_bytes(self, arrays: Mapping[str, Array], fixed: frozenset[str]) -> int:
+        if self._makes_room:
+            return 0  # part of it is taken already, and would be counted twice
+        held = self._store.held_bytes if self._store is not None else 0
+        return max(self._slots * slot_bytes(plan_layout(arrays, HEADROOM, fixed), 0) - held, 0)
 
     async def tidy(self) -> None:
         if self._store is not None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BusError
 from rover_bus.events.identity import Member
-from rover_bus.events.own_use import OwnUse, read_own_use
+from rover_bus.events.own_use import OwnUse
 from rover_bus.events.profiles import ServerProfile
 from rover_bus.events.requests import SlotTraffic
 from rover_bus.ps.traffic import Traffic
@@ -34,8 +34,16 @@ async def done_in_time(work: asyncio.Future[Any]) -> bool:
     return bool(done)
 
 
+class Measured(NamedTuple):
+    """`busy_s`: processor time of the tables' thread so far, seconds. `used`: by the process. `unstaged_bytes`: as in profiles."""
+
+    busy_s: float
+    used: OwnUse
+    unstaged_bytes: int = 0
+
+
 class Samples:
-    """`busy_s`: seconds of processor time of the tables' thread so far, asked on it by `run`; None: no samples."""
+    """`measure`: asked on the tables' thread by `run`; None: no samples."""
 
     def __init__(
         self,
@@ -44,12 +52,11 @@ class Samples:
         member: Member,
         traffic: Traffic,
         run: Callable[[Callable[[], Any]], Awaitable[Any]],
-        busy_s: Callable[[], float] | None,
+        measure: Callable[[], Measured] | None,
     ) -> None:
         self._bus, self._job, self._member = bus, job, member
-        self._counted_slots, self._run, self._busy_s = traffic, run, busy_s
-        self._last: tuple[float, float, Mapping[str, float]] = (0.0, 0.0, {})  # when, busy, the counters
-        self._used = read_own_use() if busy_s is not None else OwnUse()
+        self._counted_slots, self._run, self._measure = traffic, run, measure
+        self._last: tuple[float, Measured, Mapping[str, float]] = (0.0, Measured(0.0, OwnUse()), {})
         self._hottest = SlotTraffic()
         self._traffic_at = asyncio.get_running_loop().time()
 
@@ -65,25 +72,29 @@ class Samples:
     async def publish(self, statistics: Mapping[str, float]) -> None:
         """Publish a sample, once in SAMPLE_S: lost when the broker is away. `statistics`: the counters of the last heartbeat."""
         now = asyncio.get_running_loop().time()
-        since, busy_before, before = self._last
-        if self._busy_s is None or now - since < SAMPLE_S:
+        since, before, counted = self._last
+        if self._measure is None or now - since < SAMPLE_S:
             return
-        measuring = asyncio.ensure_future(self._run(self._busy_s))
+        measuring = asyncio.ensure_future(self._run(self._measure))
         if not await done_in_time(measuring):
             return  # the tables' thread does something long: the next sample will cover it
-        busy = measuring.result()
-        self._last = (now, busy, statistics)
+        measured = measuring.result()
+        self._last = (now, measured, statistics)
         if since:
-            profile = self._profile(now - since, busy - busy_before, before, statistics)
+            made = {name: int(max(statistics.get(name, 0) - counted.get(name, 0), 0)) for name in COUNTED}
+            profile = self._profile(now - since, before, measured, made, statistics)
             with suppress(BusError):
                 subject = subjects.member_profile(self._job, "ps", self._member.index)
                 await self._bus.publish(subject, encode(profile))
 
     def _profile(
-        self, window_s: float, busy_s: float, before: Mapping[str, float], values: Mapping[str, float]
+        self,
+        window_s: float,
+        before: Measured,
+        now: Measured,
+        made: Mapping[str, int],
+        values: Mapping[str, float],
     ) -> ServerProfile:
-        made = {name: int(max(values.get(name, 0) - before.get(name, 0), 0)) for name in COUNTED}
-        before_s, self._used = self._used.processor_s, read_own_use()
         return ServerProfile(
             window_s=window_s,
             job=self._job,
@@ -91,11 +102,12 @@ class Samples:
             pulls=made["pulls"],
             pushes=made["pushes"],
             ignored=made["updates_ignored"],
-            busy_s=max(busy_s, 0.0),
+            busy_s=max(now.busy_s - before.busy_s, 0.0),
             table_bytes=int(values.get("memory_bytes", 0)),
             rows=int(values.get("rows", 0)),
             keys_per_s=self._hottest.keys_per_s,
             hottest=self._hottest.hottest[:NAMED_SLOTS],
-            cores_used=round((self._used.processor_s - before_s) / window_s, 4),
-            memory_bytes=self._used.memory_bytes,
+            cores_used=round((now.used.processor_s - before.used.processor_s) / window_s, 4),
+            memory_bytes=now.used.memory_bytes,
+            unstaged_bytes=now.unstaged_bytes,
         )

@@ -25,6 +25,7 @@ from rover_bus.events.errors import BusError, Refused
 from rover_bus.events.formats import FORMAT
 from rover_bus.events.identity import Member
 from rover_bus.events.logs import get_logger
+from rover_bus.events.own_use import read_own_use
 from rover_bus.events.requests import (
     FinishedRequest,
     HeartbeatReply,
@@ -39,7 +40,7 @@ from rover_bus.flash.room import free_bytes
 from rover_bus.ps.core import ServerCore
 from rover_bus.ps.moves import AskPeer, Moves, no_peer
 from rover_bus.ps.routing import owned_slots
-from rover_bus.ps.samples import BUSY_S, Samples, done_in_time
+from rover_bus.ps.samples import BUSY_S, Measured, Samples, done_in_time
 from rover_bus.ps.shared_secret import Secret
 from rover_bus.ps.staging import RoomNotPrepared, Stager
 
@@ -106,7 +107,8 @@ class ServerRun:
         self._moves = Moves(thread.core, thread.run, ask, self._woken.set, thread.run_patiently)
         self._master = Master(bus, job)
         self._bus, self._job = bus, job
-        self._samples = Samples(bus, job, hello.member, thread.core.traffic, thread.run, thread.busy_s)
+        measure = partial(self._measure, thread.busy_s) if thread.busy_s is not None else None
+        self._samples = Samples(bus, job, hello.member, thread.core.traffic, thread.run, measure)
         self._run, self._storage = thread.run, storage
         self._hello = hello
         self._sender: dict[str, Any] = {}
@@ -247,6 +249,11 @@ class ServerRun:
     def _open_stager(self) -> None:
         if self._storage.stager_of is not None and self._joined is not None:
             self._stager = self._storage.stager_of(self._joined)
+
+    def _measure(self, busy_s: Callable[[], float]) -> Measured:
+        """Take what a sample says at one moment, on the tables' thread: memory, and what is not staged yet of it."""
+        stages = self._stager if self.core.follows_changes else None
+        return Measured(busy_s(), read_own_use(), stages.unstaged_bytes(self.core) if stages else 0)
 
     @property
     def _routed(self) -> bool:

@@ -5,13 +5,13 @@ Fed by `staging`; keeps what P12 keeps: the newest complete cut and the one that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from rover_bus.events.checkpoints import CutOrder, PartPlace, RestoreOrder, part_name
 from rover_bus.ps.snapshots import Snapshot
-from rover_bus.ps.staging import FoundPart, PartMissing
+from rover_bus.ps.staging import Array, FoundPart, PartMissing
 
 Staged = tuple[int, int, FoundPart]  # generation, cut, part
 
@@ -64,6 +64,10 @@ class SimulatedMemory:
 
     async def prepare(self) -> None:
         """There is always room."""
+
+    def missing_bytes(self, arrays: Mapping[str, Array], fixed: frozenset[str]) -> int:  # noqa: ARG002 - the port's
+        """Nothing: it has no bounds."""
+        return 0
 
     async def tidy(self) -> None:
         """Nothing is spare."""

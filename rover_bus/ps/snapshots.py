@@ -82,22 +82,32 @@ class OpenedPart(NamedTuple):
     closed_before: int
 
 
+def arrays_of(tables: TableSet) -> tuple[dict[str, Array], frozenset[str]]:
+    """See a server's state as arrays, by name, and which of them never grow. Nothing is copied."""
+    arrays: dict[str, Array] = {}
+    fixed: set[str] = set()
+    for number, (_, store) in enumerate(tables.families()):
+        named = {f"{number}.{at}": column for at, column in enumerate(store.columns())}
+        arrays |= named
+        if not isinstance(store, GrowingStore):
+            fixed |= named.keys()
+    if not arrays:
+        arrays["empty"] = np.zeros(1, np.uint8)  # no table is declared yet: still it is a state
+    return arrays, frozenset(fixed)
+
+
 def take(
     tables: TableSet, groups: Sequence[SlotGroup], version: int, closed_before: int, identity: int = 0
 ) -> Snapshot:
     """See a server's state as arrays. Nothing is copied. `identity`: of the cut that it is staged for."""
-    arrays: dict[str, Array] = {}
+    arrays, fixed = arrays_of(tables)
     touched: dict[str, Int] = {}
-    fixed: set[str] = set()
     families = []
     for number, (_, store) in enumerate(tables.families()):
-        columns, ids = store.columns(), store.changed()
-        arrays |= {f"{number}.{at}": column for at, column in enumerate(columns)}
+        columns, ids = len(store.columns()), store.changed()
         if ids is not None:
-            touched |= {f"{number}.{at}": ids for at in range(len(columns))}
-        if not isinstance(store, GrowingStore):
-            fixed |= {f"{number}.{at}" for at in range(len(columns))}
-        families.append(Family(number=number, columns=len(columns), layout=store.layout()))
+            touched |= {f"{number}.{at}": ids for at in range(columns)}
+        families.append(Family(number=number, columns=columns, layout=store.layout()))
     described = Description(
         seed=tables.seed,
         version=version,
@@ -114,10 +124,8 @@ def take(
         closed_before=closed_before,
         identity=identity,
     )
-    if not arrays:
-        arrays["empty"] = np.zeros(1, np.uint8)  # no table is declared yet: still it is a state
     extra = msgspec.msgpack.encode(described)
-    return Snapshot(arrays, touched, extra, ranges_of(tables.owned), frozenset(fixed))
+    return Snapshot(arrays, touched, extra, ranges_of(tables.owned), fixed)
 
 
 def may_be_rounded(extra: bytes) -> frozenset[str]:

@@ -56,6 +56,9 @@ class Memory(Protocol):
     async def prepare(self) -> None:
         """Make room for the snapshot that found none. Slow: training goes on meanwhile."""
 
+    def missing_bytes(self, arrays: Mapping[str, Array], fixed: frozenset[str]) -> int:
+        """Memory that cuts of a state like this will take beyond what they take now. `fixed`: arrays that never grow."""
+
     async def tidy(self) -> None:
         """Give back what the state has outgrown. May be slow."""
 
@@ -114,6 +117,10 @@ class Stager:
             await self.memory.prepare()
         except RoverError as error:
             self.staged = _refused(order, error)
+
+    def unstaged_bytes(self, core: ServerCore) -> int:
+        """Return the shared memory that the next cuts will take beyond what cuts take now, as large as the tables are now."""
+        return self.memory.missing_bytes(*snapshots.arrays_of(core.tables)) if core.tables is not None else 0
 
     def restore(self, core: ServerCore, order: RestoreOrder, slots: Int) -> None:
         """Load the slots that are wanted from the parts of a cut. What goes wrong becomes the report's problem."""

@@ -87,14 +87,20 @@ def until_relieved(job: SmallJob) -> None:
     )
 
 
+def complete(job: SmallJob) -> None:
+    """See it end without the loss of a server."""
+    job.until(lambda: job.facts("job.ended") or lost_servers(job), "the end")
+    assert lost_servers(job) == [], job.facts("member.lost")
+    job.complete()
+
+
 def test_its_limit_is_raised_in_place_and_nothing_is_restarted_or_killed(
     cluster: Cluster, node: str, namespace: str, tmp_path: Path
 ) -> None:
     with growing(cluster, namespace, tmp_path) as job:
         until_relieved(job)
         job.until(lambda: has_more(cluster, namespace) or lost_servers(job), "memory in place")
-        job.complete()
-        assert lost_servers(job) == []
+        complete(job)
         assert {cause_of_end(job, each)["reason"] for each in ends(job)} <= set(IN_ORDER)
         assert {each["member"]["incarnation"] for each in job.facts("member.admitted")} == {1}
 
@@ -112,8 +118,7 @@ def test_its_slots_move_where_the_node_gives_no_more_and_nothing_is_killed(
             ),
             "slots on a larger server",
         )
-        job.complete()
-        assert lost_servers(job) == []
+        complete(job)
         assert job.facts("host.adjust_refused")
 
 

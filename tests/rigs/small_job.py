@@ -127,7 +127,7 @@ class SmallJob:
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait until `condition` holds; fail saying what never came, and what did."""
-        until(condition, what, LOOK_S, lambda: self.rover("events", self.name, "-n", "25").stdout)
+        until(condition, what, LOOK_S, lambda: self.rover("events", self.name, "-n", "60").stdout)
 
     def finish(self) -> None:
         """Let it come to its end."""

@@ -174,6 +174,22 @@ def test_what_members_say_that_they_use_counts_until_their_host_says_it() -> Non
     assert closed_with(None) == ({}, {}), "a host that falls silent is missed, and not stood in for"
 
 
+def test_what_a_server_needs_is_what_it_says_that_it_uses_and_that_its_next_cuts_take() -> None:
+    """No host knows the latter, and what it sees is of another moment."""
+    watch = JobSamples()
+    watch.restart("j", 0.0)
+    heard(watch, WORKERS[0], 0.5, 2.5, 4.5)
+    server = Member("ps", 0, 1)
+    watch.observe_host(using(1.4, server), 4.5)
+    said = ServerProfile(
+        window_s=2.0, job="j", member=server, pulls=1, pushes=1, ignored=0, memory_bytes=7, unstaged_bytes=20
+    )
+    watch.observe_server(said)
+    window = closed(watch, WORKERS[:1], 5.0)
+    assert window is not None
+    assert (window.server_bytes, window.server_needs) == ({"ps-0": 9}, {"ps-0": 27})
+
+
 @given(
     cores=st.floats(1.0, 16.0),
     sizes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3)), min_size=1, max_size=5),

@@ -30,7 +30,7 @@ def candidates(draw):
 
 @given(st.composite(candidates)(), st.integers(0, 9))
 def test_the_newest_complete_cut_is_never_overwritten_and_the_cheapest_free_slot_is(slots, complete):
-    free = [slot for slot in slots if may_overwrite(slot, complete) and not slot.busy]
+    free = [slot for slot in slots if may_overwrite(slot.save_number, complete) and not slot.busy]
     if not free:
         with pytest.raises(SlotsBusy):
             choose_slot(slots, complete)

@@ -175,6 +175,32 @@ def test_a_slot_is_kept_until_a_newer_cut_is_complete_over_all_parts(make_store,
     assert store.save(state, 3).overwritten_cut == 1
 
 
+def test_the_slots_of_a_state_that_grows_are_never_more_than_were_asked_for(make_store, rng):
+    """The old and the new of both would be more memory than a server has: what may be overwritten goes first (P12)."""
+    store = make_store(alone=False, regrow=False)
+
+    def slots():
+        return list(store.directory.glob("state.*.slot"))
+
+    def staged():
+        return {cut.seal.cut: cut.arrays for path in slots() if (cut := open_staged(path)) is not None}
+
+    store.prepare(make_state(rng))
+    for cut in range(1, 20, 2):
+        state = make_state(rng, rows=1000 + 100 * cut)
+        for number in (cut, cut + 1):
+            try:
+                store.save(state, number)
+            except LayoutChanged:
+                store.prepare(state)
+                assert len(slots()) == 2
+                assert number == 1 or number - 1 in staged(), "the complete cut stays"
+                store.save(state, number)
+            store.complete(number)
+    assert_equal(staged()[20], state)
+    assert store.held_bytes == sum(path.stat().st_size for path in slots())
+
+
 def test_a_reader_keeps_its_slot_and_a_third_slot_keeps_the_writer_going(make_store, rng):
     state, store = make_state(rng), make_store(slots=3)
     store.prepare(state)

@@ -296,7 +296,11 @@ def test_staged_parts_have_room_to_grow_for_tables_that_grow_and_for_no_others(m
         )
         parameters.flush()
         memory = FlashMemory(root / table.name, "u", 0, 5)
-        stage(Stager(memory, lambda: 0.0), core, 1)
+        stager = Stager(memory, lambda: 0.0)
+        wanted = stager.unstaged_bytes(core)
+        stage(stager, core, 1)
+        assert wanted == sum(path.stat().st_size for path in (root / table.name / "u").glob("*.slot"))
+        assert stager.unstaged_bytes(core) == 0
         held = sum(array.nbytes for array in core.snapshot().arrays.values())
         slots = [path.stat().st_size for path in (root / table.name / "u").glob("*.slot")]
         assert len(slots) == 2
