@@ -29,6 +29,7 @@ ROWS = 2_000_000
 MOST_HIGH = 700
 SHAPES = {"light": ("light", 1100), "dark": ("dark", 1100), "375": ("light", 375)}
 PARTS = ("throughput", "front", "lanes", "program", "memory", "bar", "travel")
+PIXELS_A_BYTE = 50  # of a picture with words; one of a single colour is a fifth of that
 ALL_HIGH = 6000  # of a window in which no panel is beyond it: what is not seen is not painted
 
 
@@ -107,8 +108,14 @@ async def _resize(shown: Tab, width: int, height: int) -> None:
 
 
 async def _save(shown: Tab, place: str, path: Path) -> None:
-    """Write the picture of one element."""
-    _write(path, await shown.picture(await _box(shown, place)))
+    """Write the picture of one element, painted, which stays where it is while it is taken."""
+    while True:
+        box = await _box(shown, place)
+        picture = await shown.picture(box)
+        is_painted = len(picture) > box["width"] * box["height"] / PIXELS_A_BYTE
+        if is_painted and await _box(shown, place) == box:
+            break
+    _write(path, picture)
 
 
 async def _box(shown: Tab, place: str) -> dict[str, float]:

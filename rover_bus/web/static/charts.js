@@ -30,6 +30,7 @@ export class Throughput extends Charts {
         { label: "90 % low", color: "interval", width: 1, stepped: true, gaps: true, values: held.map((each) => each?.low_90 ?? null) },
       ],
       bands: [[3, 4]],
+      up: "samples/s",
     };
     await this.plot("throughput", drawing, this.note.textContent);
     this.behindIt([["time"], ["measured", true], ["predicted", true], ["low", true], ["high", true], ["plan", true]], () =>
@@ -119,7 +120,7 @@ export class Memory extends Charts {
     const tracks = lines.flatMap((each, index) => curves(each, LINES[index % LINES.length]));
     const times = [...new Set(tracks.flatMap((each) => [...each.points.keys()]))].sort((one, other) => one - other);
     const series = tracks.map(({ points, ...each }) => ({ ...each, values: times.map((at) => points.get(at) ?? null) }));
-    await this.plot("memory", { x: times.map((at) => at / 1000), series }, this.note.textContent);
+    await this.plot("memory", { x: times.map((at) => at / 1000), series, up: "MiB" }, this.note.textContent);
     this.behindIt([["member"], ["MiB", true], ["limit", true], ["foreseen", true], ["at most", true], ["in"]], () =>
       shown.members.map((each) =>
         row([each.member, number(each.used_bytes.at(-1) / MIB), number(each.limit_bytes && each.limit_bytes / MIB), number(mib(each.expected_bytes.at(-1))), number(mib(each.upper_bytes.at(-1))), lasts(each.ahead_s.at(-1) ?? null)]),
@@ -182,7 +183,7 @@ export class Front extends Charts {
       { label: "held", color: "pull", points: 10, values: of("held") },
       { label: "chosen", color: "bad", points: 10, values: of("chosen") },
     ];
-    await this.plot("front", { x: front.map((each) => each.cost), series, time: false }, `${front.length} sizes, cost against samples/s; ${this.note.textContent}`);
+    await this.plot("front", { x: front.map((each) => each.cost), series, time: false, across: "cost: cores + 0.1 × GiB", up: "samples/s" }, `${front.length} sizes, cost against samples/s; ${this.note.textContent}`);
   }
 }
 

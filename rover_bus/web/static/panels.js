@@ -142,12 +142,16 @@ function options(uPlot, drawing, width) {
     width,
     height: HEIGHT,
     scales: { x: { time: drawing.time !== false }, y: { range: drawing.range ?? fromZero } },
-    axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map(short) }],
+    axes: [titled(axis, drawing.across), { ...titled(axis, drawing.up), size: 62, values: (_, ticks) => ticks.map(short) }],
     cursor: { drag: { x: false, y: false } },
     legend: { live: false },
     series: [{}, ...drawing.series.map((each) => line(uPlot, each))],
     bands: (drawing.bands ?? []).map((series) => ({ series, fill: color("interval") })),
   };
+}
+
+function titled(axis, label) {
+  return label ? { ...axis, label, labelSize: 18, labelFont: axis.font } : axis;
 }
 
 function line(uPlot, each) {
