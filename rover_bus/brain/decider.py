@@ -57,6 +57,7 @@ from rover_bus.events.facts import (
     JobFact,
     JobForgotten,
     JobReported,
+    JobResumed,
     JobSubmitted,
     MembersDesired,
     MembersDisplaced,
@@ -309,6 +310,8 @@ class BrainDecider:
                 self.watch.restart(fact.job, now)
                 if isinstance(fact, PlanApplied):
                     self.watch.carry_out(fact, now)
+                elif isinstance(fact, JobResumed):
+                    self.watch.resume(fact.job, now)
                 yield FactObserved(fact=fact, cause=cause)
 
     # -- turns ---------------------------------------------------------------------------------------------------------

@@ -253,6 +253,7 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
         base=list(job.recent),
         members_plan=plan.members_plan,
         by_person=by_person,
+        rolls_back=plan.rolls_back,
     )
 
 
@@ -270,10 +271,7 @@ def _observe(job: KnownJob, fact: ObservedFact, took_s: float, cause: str) -> No
         case PlanRefused(plan=plan, constant=constant):
             job.plan = max(job.plan, plan)
             if job.change and job.change.plan == plan:
-                if constant in ("rejected", "servers_fixed", "job_is_ending"):
-                    _decline(job)
-                job.change = None
-                job.again_s = NEVER_S if job.waits else job.again_s  # it would be refused again
+                _refuse(job, job.change, constant)
         case PlanSettled(plan=plan):
             _note_times(job, plan, took_s)
             job.settled_s, job.stalled = job.clock_s, []
@@ -292,11 +290,34 @@ def _observe(job: KnownJob, fact: ObservedFact, took_s: float, cause: str) -> No
         case PlanModeSet(mode=mode):
             job.mode = mode
         case JobPaused():
-            job.paused, job.change, job.recent = True, None, []
+            job.paused, job.recent = True, []
+            job.change = job.change if _begins(job) else None
         case JobResumed():
             job.paused, job.again_s = False, 0.0
+            if job.change is not None:
+                job.change.since_s = job.clock_s  # its members come from here on
         case JobStopRequested():
             job.stopping = True
+
+
+def _begins(job: KnownJob) -> bool:
+    """Whether a start, or what is left of one that has trained nothing, is not live: it is one after a pause too."""
+    change = job.change
+    if change is None or change.settled:
+        return False
+    return change.step == "start" or (change.step == "rollback" and not job.has_trained)
+
+
+def _refuse(job: KnownJob, change: Change, constant: str) -> None:
+    if constant in ("rejected", "servers_fixed", "job_is_ending"):
+        _decline(job)
+    job.change = None
+    if (
+        constant == "paused" and change.rolls_back and not job.has_trained
+    ):  # what it was to take back is still there
+        was = change.before
+        job.change = Change(change.rolls_back, "start", was, was, 0.0, job.clock_s, applied=True)
+    job.again_s = NEVER_S if job.waits else job.again_s  # it would be refused again
 
 
 def _note_check(job: KnownJob, change: Change, outcome: str) -> None:

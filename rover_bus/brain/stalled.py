@@ -47,11 +47,12 @@ def note_stalled(known: KnownJob, state: BrainState, fact: HostMemberStalled, ca
 
 def begin_with_less(state: BrainState, wall_s: float) -> Steps:
     """Plans for jobs that begin: with the workers that could start, where these are its least and its servers are among them; else
-    without any member, unless the job trains already. `wall_s`: Unix time, 0: no clock was asked.
+    without any member, unless the job trains already. A paused one is left until it is resumed: its master refuses all plans.
+    `wall_s`: Unix time, 0: no clock was asked.
     """
     for name, known in list(state.jobs.items()):
         change, stalled = known.change, known.stalled
-        if not stalled or change is None or change.step not in ("start", "rollback"):
+        if not stalled or change is None or change.step not in ("start", "rollback") or known.paused:
             continue
         if not change.applied or change.settled or not change.after.workers:
             continue

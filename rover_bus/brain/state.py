@@ -78,6 +78,7 @@ class Change(msgspec.Struct):
     watched_s: float = 0.0  # of windows that closed while it was carried out
     low_90: float = 0.0  # the lower end of what was predicted, 0: of that nothing was said
     constant: str = ""  # what it was proposed for
+    rolls_back: int = 0  # the plan that it takes back
 
 
 class Ceiling(msgspec.Struct, frozen=True, array_like=True):

@@ -110,6 +110,11 @@ class JobSamples:
         if self._looked is not None:
             self._carried_out[fact.job] = fact.plan, now
 
+    def resume(self, job: str, now: float) -> None:
+        """Its members come from here on: the time of a pause is none that they took."""
+        if job in self._carried_out:
+            self._carried_out[job] = self._carried_out[job][0], now
+
     def settle(self, fact: PlanSettled, now: float) -> float:
         """Return the seconds in which a plan was carried out, its members joined; 0 where they were not all observed."""
         plan, since_s = self._carried_out.pop(fact.job, (0, now))

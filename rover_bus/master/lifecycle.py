@@ -330,6 +330,7 @@ def consequences(state: State, cause: str) -> Consequences:
         yield from _route(state, cause)
     if (
         state.plans.settling
+        and not state.paused  # its workers are still to come
         and state.slots.rollout is None
         and not rollout.is_wanted_again(state)
         and _all_there(state)

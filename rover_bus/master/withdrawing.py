@@ -28,6 +28,8 @@ def has_its_least(state: State, servers: Collection[int]) -> bool:
     """
     if state.slots.owners or (state.ledger is not None and state.ledger.samples_done() != (0, 0)):
         return True
+    if state.paused:
+        return False  # its workers are still to come
     spec, wanted = state.job.spec, state.seats.wanted.values()
     workers = sum(desired.member.role == "worker" for desired in wanted)
     return len(state.seats.workers()) >= min(spec.workers.min_count, workers) and len(servers) >= min(

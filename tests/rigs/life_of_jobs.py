@@ -53,6 +53,7 @@ class Job:
         self.spins = False  # workers use all cores that they are given, for nothing
         self.server_cores: dict[int, float] = {}
         self.where: dict[str, str] = {}  # hosts of its members, by member name
+        self.away: list[Member] = []  # that a pause took away
         self.incarnations: dict[str, int] = {}  # the last one of each member, by name
 
     @property
@@ -231,6 +232,23 @@ class Life:
         )
         self.notice(self._placed(_desired(plan.job, job)))
         job.live_at = self.now + job.starts_s
+
+    def pause(self, name: str, release: bool = False) -> None:
+        """A person pauses a job: its workers leave, and its servers where they are released."""
+        job = self.jobs[name]
+        self.notice(self._placed(facts.JobPaused(job=name, workers=len(job.workers), release=release)))
+        job.away = [member for member in job.members if release or member.role == "worker"]
+        job.members = [member for member in job.members if member not in job.away]
+        job.live_at = float("inf")
+        self.replace_members(name)
+
+    def resume(self, name: str) -> None:
+        """A person resumes it: what left comes again, as the next incarnations."""
+        job = self.jobs[name]
+        self.notice(self._placed(facts.JobResumed(job=name, workers=0)))
+        job.members, job.away = [*job.members, *(self._next(job, member) for member in job.away)], []
+        job.live_at = self.now + job.starts_s
+        self.replace_members(name)
 
     def _next(self, job: Job, member: Member) -> Member:
         number = job.incarnations[member.name] = job.incarnations.get(member.name, 0) + 1

@@ -401,3 +401,59 @@ def test_a_member_that_is_said_twice_to_wait_is_counted_once() -> None:
     life.hand_in(OF_THREE, lambda workers: 3600.0 * workers)
     stall(life, "worker-3", "worker-3")
     assert counts(life) == [(4, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("release", [False, True])
+def test_a_start_that_is_paused_before_it_is_live_is_a_start_after_the_pause(release: bool) -> None:
+    life = with_stalled(OF_THREE, "worker-3")
+    assert counts(life) == [(4, 1), (3, 1)]
+    life.pause("j", release=release)
+    life.wait(70)
+    assert counts(life) == [(4, 1), (3, 1)], "a paused job has no plan"
+    life.resume("j")
+    stall(life, "worker-1")
+    assert counts(life)[2:] == [(0, 0)]
+    assert life.brain.state.jobs["j"].waits
+    assert life.same()
+
+
+def test_a_server_that_is_known_to_wait_while_the_job_is_paused_ends_the_start_after_the_pause() -> None:
+    life = with_stalled(OF_THREE)
+    life.pause("j")
+    stall(life, "ps-0")
+    assert counts(life) == [(4, 1)]
+    life.jobs["j"].starts_s = 1e9
+    life.resume("j")
+    life.wait(1)
+    assert counts(life)[1:] == [(0, 0)]
+    assert life.same()
+
+
+def test_a_start_whose_end_the_master_refused_for_a_pause_is_ended_after_the_pause() -> None:
+    life = Life(cores=8.0, memory_bytes=64 * GIB)
+    job = life.hand_in(OF_THREE, lambda workers: 3600.0 * workers)
+    job.obeys = False
+    stall(life, "ps-0")
+    life.pause("j")
+    life.notice(facts.PlanRefused(job="j", plan=2, reason="", constant="paused", position=(99, 0)))
+    life.wait(1)
+    assert counts(life) == [(4, 1), (0, 0)]
+    job.starts_s = 1e9
+    life.resume("j")
+    life.wait(1)
+    assert [(plan.plan, plan.workers, plan.servers, plan.rolls_back) for plan in plans(life)][2:] == [
+        (3, 0, 0, 1)
+    ]
+    assert life.same()
+
+
+def test_the_time_of_a_pause_is_none_that_members_took_to_arrive() -> None:
+    life = Life(cores=8.0, memory_bytes=64 * GIB)
+    life.wait(1)
+    life.hand_in(OF_THREE, lambda workers: 3600.0 * workers).live_at = 1e9
+    life.pause("j")
+    life.wait(300)
+    life.resume("j")
+    life.wait(5)
+    assert life.brain.state.jobs["j"].slowest_start_s == pytest.approx(1.5, abs=1)
+    assert life.same()
