@@ -98,6 +98,7 @@ def job_of(mix: MixedStack, folder: Path) -> MixedJob:
         epochs=2,
         workers=2,
         servers=2,
+        by_command=True,
         checkpoint=f'every = "1s"\npath = "{folder / "store"}"',
     )
     job.mix = mix
