@@ -106,7 +106,7 @@ class FlashStore:
         self._fixed: frozenset[str] = frozenset()  # arrays that never grow
         self._threads = threads or min(4, len(os.sched_getaffinity(0)))
         self._pool = SlotPool(self.directory, part)
-        self._turn, self._hurry = Lock(), Event()
+        self._turn, self._hurry, self._held = Lock(), Event(), 0
         self._copiers = ThreadPoolExecutor(self._threads, thread_name_prefix="rover-flash-copy")
         self._roller = ThreadPoolExecutor(1, thread_name_prefix="rover-flash-roll") if background else None
         self._rolling: Future[int] | None = None
@@ -214,8 +214,11 @@ class FlashStore:
 
     @property
     def held_bytes(self) -> int:
-        """Shared memory that slots take which are, or will be, free to be written."""
-        return sum(slot.size_bytes for slot in self._pool.usable)
+        """Shared memory that slots take which are, or will be, free to be written. Slots that change now are not waited for."""
+        if self._turn.acquire(blocking=False):
+            self._held = sum(slot.size_bytes for slot in self._pool.usable)
+            self._turn.release()
+        return self._held
 
     def _plan(self, arrays: Mapping[str, Array]) -> Layout:
         return plan_layout(arrays, self._headroom, self._fixed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import msgspec
 import numpy as np
@@ -199,6 +201,26 @@ def test_the_slots_of_a_state_that_grows_are_never_more_than_were_asked_for(make
             store.complete(number)
     assert_equal(staged()[20], state)
     assert store.held_bytes == sum(path.stat().st_size for path in slots())
+
+
+def test_how_much_is_held_is_told_while_slots_are_made_and_dropped(make_store, rng):
+    store, told = make_store(alone=False, regrow=False), set()
+    ends = Event()
+
+    def ask():
+        while not ends.is_set():
+            told.add(store.held_bytes)
+
+    with ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(ask)
+        for cut in range(1, 60):
+            state = {"grows": np.zeros(1000 * cut)}
+            store.prepare(state)
+            store.save(state, cut)
+            store.complete(cut)
+        ends.set()
+        asked.result()
+    assert len(told) > 1
 
 
 def test_a_reader_keeps_its_slot_and_a_third_slot_keeps_the_writer_going(make_store, rng):
