@@ -14,6 +14,7 @@ settings.register_profile("no deadlines", deadline=None)  # how long an example 
 settings.load_profile("no deadlines")
 pytest.register_assert_rewrite("platform_contract")  # scenes that two rings share
 
+pytest_plugins = ["kube_fixtures"]
 BROKER = Path(__file__).parent / "broker"
 # Seconds since 1970, given by `.ci/run`: no test of a ring begins later.
 ENDS_AT = os.environ.get("TEST_ENDS_AT", "")
