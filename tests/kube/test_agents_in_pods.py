@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from kube_chart import KEYS, Release, example, facts, kill, long_job, pods_of, remove_definition, values_here
 from kube_cluster import Cluster
+from object_jobs import claim
 from patience import until
 
 NAMESPACE = "rover-sidecars"
@@ -66,9 +66,7 @@ def test_a_killed_server_goes_back_to_the_claim_of_its_job(
 ) -> None:
     """Alone, its memory goes with its pod; the agent beside it has stored what it staged."""
     folder = tmp_path / "claim"
-    folder.mkdir(mode=0o777)
-    folder.chmod(0o777)
-    release.kubectl("apply", "-f", "-", given=claim(str(folder)))
+    release.kubectl("apply", "-f", "-", given=claim(NAMESPACE, "checkpoints", folder))
     release.kubectl("apply", "-f", "-", given=long_job(clicks, storage={"claim": "checkpoints"}))
     until(lambda: facts(address, "long", "checkpoint.ready"), "a stored checkpoint", 0.5)
     assert list(folder.iterdir())
@@ -77,32 +75,3 @@ def test_a_killed_server_goes_back_to_the_claim_of_its_job(
     assert {each["source"] for each in facts(address, "long", "server.restored")} == {"storage"}
     release.kubectl("delete", "rj", "long", "--timeout=60s")
     until(lambda: not release.pods("member"), "no pod of the job", 0.5)
-
-
-def claim(folder: str) -> str:
-    """Return a claim that is bound to a folder of this machine."""
-    size, mode = {"storage": "1Gi"}, ["ReadWriteMany"]
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": "rover-checkpoints"},
-        "spec": {
-            "capacity": size,
-            "accessModes": mode,
-            "storageClassName": "",
-            "hostPath": {"path": folder},
-            "claimRef": {"namespace": NAMESPACE, "name": "checkpoints"},
-        },
-    }
-    wanted = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "checkpoints", "namespace": NAMESPACE},
-        "spec": {
-            "accessModes": mode,
-            "storageClassName": "",
-            "volumeName": "rover-checkpoints",
-            "resources": {"requests": size},
-        },
-    }
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [volume, wanted]})

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from kube_chart import documents, rendered
 from kube_cluster import Cluster
+from object_jobs import apply_job, status_of
 from outside import rover
 from patience import until
 from pod_stacks import PodStack, pod_stack
 from small_job import SmallJob
 from waiting_plan import PLAN, propose
-
-from rover_bus.kube.object import manifest_of
 
 
 @pytest.fixture
@@ -47,16 +46,6 @@ def approver(installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Clu
     installed.kubectl("delete", "-f", "-", given=given)
 
 
-def applied(cluster: Cluster, namespace: str, job: SmallJob) -> None:
-    """Have the RoverJob of a job there."""
-    job.write()
-    made = manifest_of(job.folder / "job.toml")
-    made["spec"]["data"]["train"] = str(job.folder / made["spec"]["data"]["train"])
-    made["spec"].pop("checkpoint", None)
-    done = cluster.kubectl("-n", namespace, "apply", "-f", "-", given=json.dumps(made))
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_plan_is_rejected_and_the_next_one_approved_by_objects(
     installed: Cluster, namespace: str, stack: PodStack, approver: Cluster, tmp_path: Path
 ) -> None:
@@ -71,13 +60,10 @@ def test_a_plan_is_rejected_and_the_next_one_approved_by_objects(
         checkpoint="",
         top='plan = { mode = "approve", window = "5m" }',
     )
-    applied(installed, namespace, job)
+    apply_job(installed, namespace, job)
 
     def shown() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
-            approver.kubectl("-n", namespace, "get", "rj", job.name, "-o", "json").stdout
-        )
-        return found.get("status", {})
+        return status_of(approver, namespace, job)
 
     def answered(word: str, plan: int) -> None:
         asyncio.run(propose(stack.home.root, job.name, plan))

@@ -1,4 +1,9 @@
-"""A stack on this machine whose members are pods: an operator in the place of its daemon. For the tests of tests/kube."""
+"""A stack on this machine whose members are pods: an operator in the place of its daemon. For the rings that run pods.
+
+    python pod_stacks.py STATE [words of the operator]
+
+runs one as a process of its own, until SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +21,10 @@ from typing import Any
 from kube_cluster import Cluster
 from patience import PATIENCE_S
 
-from rover_bus.cli.stack import RunningStack
+from rover_bus.cli.stack import RunningStack, ending_on_signals
 from rover_bus.cli.supervisor import SupervisedService, service_command
+
+NOTHING: Mapping[str, str] = {}
 
 
 class PodStack(RunningStack):
@@ -72,28 +79,45 @@ class PodStack(RunningStack):
 
 @contextmanager
 def pod_stack(
-    cluster: Cluster, namespace: str, tmp_path: Path, *more: str, notes: Mapping[str, str] | None = None
+    cluster: Cluster, namespace: str, tmp_path: Path, *more: str, notes: Mapping[str, str] = NOTHING
 ) -> Iterator[PodStack]:
     """A stack whose members are pods that see a folder of this machine. more: further words of the operator. notes: on each pod."""
-    folder = str(tmp_path)
-    template = {
-        "metadata": {"annotations": dict(notes or {})},
-        "spec": {
-            "containers": [{"name": "main", "volumeMounts": [{"name": "work", "mountPath": folder}]}],
-            "volumes": [{"name": "work", "hostPath": {"path": folder}}],
-        },
+    words = operator_words(cluster, namespace, tmp_path, notes=notes)
+    with PodStack(tmp_path / "stack", [*words, *more]) as made:
+        yield made
+
+
+def operator_words(
+    cluster: Cluster,
+    namespace: str,
+    folder: Path,
+    *,
+    notes: Mapping[str, str] = NOTHING,
+    variables: Mapping[str, str] = NOTHING,
+) -> list[str]:
+    """Return the command line of an operator whose pods see a folder. notes: on each pod; variables: of its environment."""
+    main = {
+        "name": "main",
+        "env": [{"name": key, "value": value} for key, value in variables.items()],
+        "volumeMounts": [{"name": "work", "mountPath": str(folder)}],
     }
-    file = tmp_path / "template.json"
+    template = {
+        "metadata": {"annotations": dict(notes)},
+        "spec": {"containers": [main], "volumes": [{"name": "work", "hostPath": {"path": str(folder)}}]},
+    }
+    file = folder / "template.json"
     file.write_text(json.dumps(template))
     words = ["--kubeconfig", str(cluster.config), "--namespace", namespace, "--image", "example.com/any"]
-    words += [
-        "--python",
-        sys.executable,
-        "--pod-template",
-        str(file),
-        "--dir",
-        str(tmp_path / "members"),
-        *more,
-    ]
-    with PodStack(tmp_path / "stack", words) as made:
-        yield made
+    words += ["--python", sys.executable, "--pod-template", str(file), "--dir", str(folder / "members")]
+    return words
+
+
+def main() -> None:
+    """Run a stack as `rover up` does, with an operator of these words."""
+    state, *words = sys.argv[1:]
+    with ending_on_signals(), suppress(KeyboardInterrupt), PodStack(Path(state), words):
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()
