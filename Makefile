@@ -14,7 +14,7 @@ help:
 	@echo "make test      core, simulation and broker rings, and the ten slowest tests (WORKERS=4)"
 	@echo "make simulate  10,000 deterministic histories (COUNT=...)"
 	@echo "make chaos     real processes under SIGKILL, SIGSTOP and broker restarts"
-	@echo "make upgrade   a job trains through kills while each part alone is of another release than all others"
+	@echo "make upgrade   a job trains through kills while each part alone is of another release than all others (the operator: as make kube)"
 	@echo "make kube      tests against a real Kubernetes API server (ROVER_KUBE or ROVER_TEST_KUBECONFIG; skips without)"
 	@echo "make attack    random histories of real processes with damage, judged by the witness (SEEDS=0..9)"
 	@echo "make lint      ruff, mypy, import-linter, schemas that have drifted"

@@ -1,8 +1,9 @@
 """Which release a process of a mix runs: Python imports this file before anything else, where its folder is on PYTHONPATH.
 
 MIXED_OLD is a folder with the other release, MIXED_PARTS names the parts that run it, MIXED_NOTES a folder in which each process
-notes what it ran. A part is what can be upgraded by itself: the command line (and `rover up`), Brain, daemon, master, standby,
-server, library (a worker's program). Standard library only: it runs in every interpreter that the job starts.
+notes what it ran. A part is what can be upgraded by itself: the command line (with `rover up` and its page), Brain, daemon,
+operator, master, standby, server, agent of a node, library (a worker's program), trial of a program. Standard library only: it
+runs in every interpreter that the job starts.
 """
 
 import os
@@ -16,8 +17,10 @@ def part_of(words, environment):
         role = words[words.index("rover_bus.cli.serve") + 1]
         if role == "master":
             return "standby" if words[words.index("--index") + 1] != "0" else "master"
-        return {"ps": "server"}.get(role, role)
-    if "rover_bus.cli.entry" in words:
+        return {"ps": "server", "web": "command"}.get(role, role)
+    if "rover_bus.node.local.lone_trial" in words:
+        return "trial"
+    if "rover_bus.cli.entry" in words or any(each.endswith("/pod_stacks.py") for each in words):
         return "command"
     return "library" if environment.get("ROVER_ROLE") == "worker" else ""
 
