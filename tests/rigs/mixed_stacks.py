@@ -50,6 +50,7 @@ class MixedStack:
             "MIXED_OLD": str(former),
             "MIXED_PARTS": ",".join(sorted(old)),
             "MIXED_NOTES": str(self.notes),
+            "MIXED_TURNED": str(folder / "turned"),
         }
 
     def words(self) -> list[str]:
@@ -85,17 +86,26 @@ class MixedStack:
         """Submit a job to it."""
         job.submit()
 
+    def turn(self, part: str) -> None:
+        """Have a part run the other release from now on: upgraded, or put back."""
+        file = Path(self.variables["MIXED_TURNED"])
+        turned = set(file.read_text().split()) if file.exists() else set()
+        file.write_text(" ".join(turned ^ {part}))
+        for pid in self.pids(part):
+            kill(pid)
+
     def ran(self, part: str) -> dict[str, int]:
         """Return how many processes of a part ran each release, by its name: old, new."""
         notes = {each: self.notes / f"{part}-{each}" for each in ("old", "new")}
         return {each: len(note.read_text().split()) for each, note in notes.items() if note.exists()}
 
-    def assert_ran(self) -> None:
-        """Each part ran the release that it should, and no other."""
+    def assert_ran(self, *both: str) -> None:
+        """Each part ran the release that it should, and no other; those that were turned ran both."""
         noted = {each.name.rpartition("-")[0] for each in self.notes.iterdir()}
-        assert noted == set(self.parts)
+        assert noted == set(self.parts), noted ^ set(self.parts)
         for part in noted - {READERS}:
-            assert set(self.ran(part)) == {"old" if part in self.old else "new"}, part
+            shall = {"old", "new"} if part in both else {"old" if part in self.old else "new"}
+            assert set(self.ran(part)) == shall, (part, self.ran(part))
         assert ("old" if READERS in self.old else "new") in self.ran(READERS)
 
     def strike(self, number: int, job: str, chance: random.Random) -> None:
@@ -191,10 +201,18 @@ class MixedJob(SmallJob):
         return rover(*words, home=self.home, cwd=self.folder, timeout_s=120.0, **self.mix.variables)
 
     def trains_through_kills(self) -> None:
-        """Hand it in, disturb it, have both releases read what is stored meanwhile, and see its end."""
+        """Hand it in, disturb it, and see its end."""
+        self.begin()
+        disturb(self.mix, self, DISTURBED_S)
+        self.end()
+
+    def begin(self) -> None:
+        """Hand it in, and see it train."""
         self.mix.hand_in(self)
         self.until(lambda: self.facts("checkpoint.ready"), "a first checkpoint")
-        disturb(self.mix, self, DISTURBED_S)
+
+    def end(self) -> None:
+        """Have both releases read what is stored of it, and see its end."""
         for command in ("", READERS):
             assert_readable(self, self.mix.variables | {"MIXED_PARTS": command})
         self.complete()
@@ -217,8 +235,12 @@ def job_of(mix: MixedStack, folder: Path) -> MixedJob:
 
 def kill_one(pids: list[int], chance: random.Random) -> None:
     if pids:
-        with suppress(ProcessLookupError):  # it ended by itself
-            os.kill(chance.choice(pids), signal.SIGKILL)
+        kill(chance.choice(pids))
+
+
+def kill(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it ended by itself
+        os.kill(pid, signal.SIGKILL)
 
 
 def disturb(mix: MixedStack, job: SmallJob, seconds: float) -> None:

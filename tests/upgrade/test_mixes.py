@@ -46,8 +46,7 @@ def test_a_stack_is_raised_while_a_job_trains_through_kills_and_nothing_older_st
     mix = MixedStack(tmp_path, former, frozenset())
     with mix.runs():
         job = job_of(mix, tmp_path)
-        job.submit()
-        job.until(lambda: job.facts("checkpoint.ready"), "a first checkpoint")
+        job.begin()
         assert RAISED not in written(job)
         raising = subprocess.Popen(
             [*ROVER, "upgrade", "--dir", str(mix.home)], env=os.environ | mix.variables, cwd=tmp_path

@@ -1,9 +1,10 @@
 """Which release a process of a mix runs: Python imports this file before anything else, where its folder is on PYTHONPATH.
 
 MIXED_OLD is a folder with the other release, MIXED_PARTS names the parts that run it, MIXED_NOTES a folder in which each process
-notes what it ran. A part is what can be upgraded by itself: the command line (with `rover up` and its page), Brain, daemon,
-operator, master, standby, server, agent of a node, library (a worker's program), trial of a program. Standard library only: it
-runs in every interpreter that the job starts.
+notes what it ran. Parts that stand in the file MIXED_TURNED, which a test writes meanwhile, run the release that they did not run
+before. A part is what can be upgraded by itself: the command line (with `rover up` and its page), Brain, daemon, operator, master,
+standby, server, agent of a node, library (a worker's program), trial of a program. Standard library only: it runs in every
+interpreter that the job starts.
 """
 
 import os
@@ -44,12 +45,21 @@ def note(ran):
         notes.write(f"{os.getpid()}\n")
 
 
+def is_old(part):
+    """Say whether a part runs the other release."""
+    turned = []
+    if os.path.exists(os.environ["MIXED_TURNED"]):
+        with open(os.environ["MIXED_TURNED"]) as file:
+            turned = file.read().split()
+    return (part in os.environ["MIXED_PARTS"].split(",")) != (part in turned)
+
+
 def choose():
     """Have a process of the parts that run the other release import that."""
     part = part_of(sys.orig_argv, os.environ)
     if not part:
         return
-    if part in os.environ["MIXED_PARTS"].split(","):
+    if is_old(part):
         sys.meta_path.insert(0, FormerFinder(part))
     else:
         note(f"{part}-new")
