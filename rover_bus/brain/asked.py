@@ -65,10 +65,10 @@ def _wish(job: KnownJob, wanted: Size, fact: PlanRequested) -> Wish:
 def _obstacle(
     name: str, job: KnownJob, state: BrainState, wanted: Size | None, beyond_limits: bool
 ) -> Obstacle | None:
-    if wanted is None or job.held is None:
-        return "too_early", "it holds nothing yet: its first plan comes first"
     if job.paused:
         return "paused", f"it is paused: `rover resume {name}` first"
+    if wanted is None or job.held is None:
+        return "too_early", "it holds nothing yet: its first plan comes first"
     if wanted == job.held:
         held = f"{counted(wanted.workers, 'worker')} and {counted(wanted.servers, 'server')}"
         return "already", f"it has {held} already"

@@ -17,12 +17,13 @@ from rover_bus.events.job import JobSpec
 
 def past_of(ended: JobEnded, known: KnownJob, state: BrainState) -> PastJob | None:
     """Return what later jobs may learn from one that ended; None of one that never ran."""
-    if known.held is None:
+    held = known.held or known.released
+    if held is None:
         return None
     return PastJob(
         job=ended.job,
         traits=traits_of(known.spec),
-        final=known.charge(known.rest or known.held),
+        final=known.charge(known.rest or held),
         ended_at_s=len(state.past) * BETWEEN_JOBS_S,
         completed=ended.state == "completed",
         asked=_asked(known.spec) if known.moves else None,

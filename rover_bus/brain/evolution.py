@@ -126,6 +126,7 @@ def _take_in(state: BrainState, record: Record) -> None:
             _let_go(state, record)
         case FactObserved(fact=fact):
             _observe(state.jobs[fact.job], fact, record.took_s, record.cause)
+            _let_others_have(state, state.jobs[fact.job])
             if record.took_s:
                 note_scales(state, state.jobs[fact.job])
             if isinstance(fact, PlanApplied | PlanRefused | PlanSettled):
@@ -172,6 +173,7 @@ def _evolve_job(state: BrainState, record: OfOneJob) -> None:
             reserve(state, state.jobs[job], record)
         case MembersSeen(job=job):
             _see_members(state.jobs[job], record)
+            _let_others_have(state, state.jobs[job])
             recount(state, state.jobs[job])
         case WindowClosed(job=job):
             # First its hosts: they are compared with what was usual before this window.
@@ -289,15 +291,36 @@ def _observe(job: KnownJob, fact: ObservedFact, took_s: float, cause: str) -> No
                     job.change = None  # nothing was promised: nothing is judged
         case PlanModeSet(mode=mode):
             job.mode = mode
-        case JobPaused():
+        case JobPaused(release=release):
             job.paused, job.recent = True, []
+            job.releases = release
             job.change = job.change if _begins(job) else None
         case JobResumed():
             job.paused, job.again_s = False, 0.0
+            if job.held is not None and not job.members:  # it was suspended under a Brain of before
+                _hold_nothing(job)
             if job.change is not None:
                 job.change.since_s = job.clock_s  # its members come from here on
         case JobStopRequested():
             job.stopping = True
+
+
+def _let_others_have(state: BrainState, job: KnownJob) -> None:
+    """A suspended job whose last member has left holds nothing from there on: its room is free for others (docs/design/0079). Where
+    a master of before brings its members back by itself, it holds again what it did.
+    """
+    if job.paused and job.releases and not job.members and job.held is not None:
+        _hold_nothing(job)
+        offer_again(state)
+    elif job.released is not None and job.held is None and job.members and job.change is None:
+        job.held, job.released = job.released, None
+
+
+def _hold_nothing(job: KnownJob) -> None:
+    assert job.held is not None
+    job.released = job.rest or (job.held if job.held.workers else job.held.replace(workers=1))
+    job.held = job.rest = job.change = None
+    job.said = ("", "")  # what it waits for from now on is something else
 
 
 def _begins(job: KnownJob) -> bool:
@@ -388,7 +411,7 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
         job.recent = []
         _forget_pasts(job)
         return_to(job, size)
-    job.held = size
+    job.held, job.released = size, None
 
 
 def _withdraw(job: KnownJob, plan: int) -> None:

@@ -169,7 +169,12 @@ def _easier_to_place(job: KnownJob, size: Size) -> Size | None:
     least = job.held.workers if job.held is not None else job.spec.workers.least
     if size.workers > max(least, 1):
         return size.replace(workers=max(size.workers * 3 // 4, least, 1))
-    if job.held is not None or job.spec.servers.count or size.server_memory_bytes < 2 * LEAST_SERVER_BYTES:
+    if (
+        job.held is not None
+        or job.released is not None
+        or job.spec.servers.count
+        or size.server_memory_bytes < 2 * LEAST_SERVER_BYTES
+    ):
         return None
     servers = min(2 * size.servers, job.spec.servers.max_count)
     if servers <= size.servers:

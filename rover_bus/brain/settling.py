@@ -17,7 +17,7 @@ from rover_bus.brain.next_best import gathered, next_in_room
 from rover_bus.brain.proposing import propose, propose_first, shrink
 from rover_bus.brain.rooms import moving_workers
 from rover_bus.brain.rules import RULES
-from rover_bus.brain.sizing import first_size, narrowed
+from rover_bus.brain.sizing import narrowed, size_to_begin_with
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.wishes import CapacityLeft, Wish, promise
@@ -117,7 +117,7 @@ def withhold(
 
 def make_room(name: str, known: KnownJob, state: BrainState, models: StandingModels) -> Steps:
     """Begin a job that the round found no room for with its least: equals that have more than theirs shrink for it."""
-    size, decision, _ = first_size(known.spec, state)
+    size, decision = size_to_begin_with(known, state)
     if "sizes" not in state.rules_off:
         size = narrowed(size, known)  # the round had no room for it as it is
     wish = Wish(size=size, step="start", constant=decision.reason, detail=decision.detail)

@@ -61,6 +61,18 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
     return cut, decision, pins(spec)
 
 
+def size_to_begin_with(job: KnownJob, state: BrainState) -> tuple[Size, PlanDecision]:
+    """Return the size that a job which waits asks for: what it held when it was suspended, else its first one."""
+    if job.released is None:
+        size, decision, _ = first_size(job.spec, state)
+        return size, decision
+    pinned = job.spec.workers.count and job.spec.servers.count
+    reason = Reason.CONSTRAINED_BY_USER if pinned else Reason.ROOM_AGAIN
+    return job.released, PlanDecision(
+        allocation=job.charge(job.released), reason=reason, detail="it goes on where it was"
+    )
+
+
 def _outgrown(spec: JobSpec, small: Allocation) -> str:
     """What a first size adds to what its user asked for, in words."""
     asked = (("workers", spec.workers.start, small.workers), ("servers", spec.servers.start, small.servers))

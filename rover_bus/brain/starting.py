@@ -21,7 +21,7 @@ from rover_bus.brain.granting import quota_left
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.predicting import OverruledModel
 from rover_bus.brain.rules import RULES
-from rover_bus.brain.sizing import NARROW, first_size, narrowed
+from rover_bus.brain.sizing import NARROW, narrowed, size_to_begin_with
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, FamilySample, KnownJob, counted
@@ -48,14 +48,14 @@ def offer_start(
     name: str, job: KnownJob, state: BrainState, quotas: Mapping[str, Budget], standing: StandingModels
 ) -> StartOffer:
     """Return what a job that waits for its first plan competes with."""
-    first, why, _ = first_size(job.spec, state)
+    first, why = size_to_begin_with(job, state)
     model = _model_of(job, standing)
     if not isinstance(model, NotEnough) and not job.spec.servers.count:
         first = _with_known_servers(first, job.spec.servers, standing.shown(job), state)
     held, spec = job.charge(first), job.spec
     limits = Limits(
         workers=spec.workers.count,
-        servers=spec.servers.count,
+        servers=spec.servers.count or (first.servers if job.released is not None else 0),
         max_workers=max(spec.workers.max_count, first.workers),
         max_servers=max(spec.servers.max_count, first.servers),
         cores=quota_left(name, state, quotas),
@@ -92,6 +92,8 @@ def offer_start(
 
 def _model_of(job: KnownJob, standing: StandingModels) -> OverruledModel | NotEnough:
     """The model of a family where it rests on measured sizes: for what is only implied no running job shrinks."""
+    if job.released is not None:
+        return NotEnough("it asks for what it had")
     return NotEnough("too few sizes were measured") if standing.is_young(job) else standing.of(job)
 
 

@@ -159,6 +159,8 @@ class KnownJob(msgspec.Struct):
     incidents_made: int = 0
     losses: list[tuple[float, float]] = []  # (steps, loss or 1 - AUC)
     paused: bool = False
+    releases: bool = False  # its servers leave too; once no member is left it holds nothing
+    released: Size | None = None  # what it held before, and asks for when it is resumed
     said: tuple[str, str] = ("", "")
     waits_for: list[str] = []
     windows: int = 0
@@ -185,8 +187,9 @@ class KnownJob(msgspec.Struct):
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for a plan: for its first one, or for another after its start was withdrawn."""
-        return not self.plan or (self.withdrawn > 0 and self.held is None and self.change is None)
+        """Whether it waits for a plan: for its first one, or for another after its start was withdrawn or its members released."""
+        had_one = self.withdrawn > 0 or self.released is not None
+        return not self.plan or (had_one and self.held is None and self.change is None)
 
     @property
     def has_trained(self) -> bool:

@@ -298,7 +298,8 @@ class JobResumeRequested(JobFact, frozen=True, kw_only=True, tag="job.resume_req
 class JobPaused(MasterFact, frozen=True, kw_only=True, tag="job.paused.v1"):
     """No worker shall run; the job waits as it is for `job.resume_requested` (or, paused by a plan, for room).
 
-    `release`: its servers leave as soon as a checkpoint on storage holds all that was trained.
+    `release`: its servers leave as soon as a checkpoint on storage holds all that was trained, and without any member it holds no
+    room: resumed, it waits for a plan.
     """
 
     reason: str = ""
@@ -308,7 +309,7 @@ class JobPaused(MasterFact, frozen=True, kw_only=True, tag="job.paused.v1"):
 
 
 class JobResumed(MasterFact, frozen=True, kw_only=True, tag="job.resumed.v1"):
-    """The job has workers again."""
+    """The job has workers again. `workers` 0: once a plan names them, as all of its members were released."""
 
     workers: Count = 0
 

@@ -62,7 +62,8 @@ def _words(fact: FactOfJob) -> Words | None:
         case facts.JobPaused(by=by, reason=why):
             return NORMAL, "Paused", f"no worker shall run{f', as {by} asked' if by else ''}{_because(why)}"
         case facts.JobResumed(workers=workers):
-            return NORMAL, "Resumed", f"{workers} workers shall run again"
+            said = f"{workers} workers shall run again" if workers else "it waits for a plan with room for it"
+            return NORMAL, "Resumed", said
         case facts.JobStopRequested(mode=mode, by=by, reason=why):
             return NORMAL, "StopAsked", f"{by or 'the Brain'} asked the job to end ({mode}){_because(why)}"
         case facts.JobEnded(state="completed"):

@@ -411,7 +411,7 @@ def _end_when_finished(state: State, phase: Finishing, cause: str) -> Consequenc
 def _why_stopped(state: State, phase: Finishing) -> str:
     """What was asked; of a job whose servers are away also where its model is."""
     words = [state.ending.reason] if state.ending.reason else []
-    if state.release and not phase.parts and state.cuts.last_ready:
+    if (state.release or not state.seats.wanted) and not phase.parts and state.cuts.last_ready:
         words.append(f"its servers were released: its model is checkpoint {state.cuts.last_ready}")
     return "; ".join(words)
 

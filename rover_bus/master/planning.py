@@ -80,9 +80,16 @@ def present_servers(state: State) -> list[int]:
     return sorted(d.member.index for d in state.seats.wanted.values() if d.member.role == "ps")
 
 
+def owning_servers(state: State) -> list[int]:
+    """Return the indexes of the servers that slots are given to, ascending: of a suspended job those that its checkpoint is of."""
+    return sorted({index for index, _, _ in state.slots.owners})
+
+
 def server_indexes(state: State, count: int) -> list[int]:
     """Return the servers to run for a plan of `count`: those that serve (some may have to give slots away first), and new ones."""
     present = present_servers(state)
+    if not present and len(owning := owning_servers(state)) == count:
+        return owning
     if state.slots.routing is None:
         present = present[:count]
     free = (index for index in range(len(present) + count) if index not in present)

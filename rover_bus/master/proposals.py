@@ -28,6 +28,7 @@ from rover_bus.master.guarding import try_again
 from rover_bus.master.phases import Closed, Ended, Finishing, Searching, Starting, Training, name_of
 from rover_bus.master.planning import (
     applied,
+    owning_servers,
     plan_members,
     present_servers,
     remove_members,
@@ -103,7 +104,9 @@ def answer(state: State, fact: PlanApproved | PlanRejected, cause: str) -> Steps
 
 
 def _apply(state: State, proposal: PlanProposed, cause: str, approved_by: str = "") -> Steps:
-    before = present_servers(state)
+    before, owning = present_servers(state), owning_servers(state)
+    if owning and not state.seats.wanted and proposal.servers:
+        proposal = proposal.replace(servers=len(owning))  # the parts of its checkpoint are theirs
     withdraws = _ends_what_never_came(state, proposal) and withdrawing.is_asked(proposal)
     if withdraws:
         yield from withdrawing.unroute(state, lifecycle.empty_ledger(state), cause)
@@ -188,6 +191,11 @@ def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
     return None
 
 
+def _waits_for_room(state: State) -> bool:
+    """Whether all members of a resumed job were released, so that a plan of the Brain names them: others may have their room."""
+    return state.release and not state.seats.wanted and state.plans.brain_term > 0
+
+
 def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str) -> Steps:
     """A person takes the workers away, or lets the job go on where it was. Servers stay, or leave by `releasing`."""
     if (
@@ -203,7 +211,7 @@ def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str
         return  # no person is asked: what it would throw away is in use
     if not isinstance(state.phase, Starting | Training) or state.ending.stop:
         return
-    release = isinstance(fact, JobPauseRequested) and fact.release and state.job.spec.has_servers
+    release = isinstance(fact, JobPauseRequested) and fact.release
     if isinstance(fact, JobPauseRequested):
         if state.paused and not (release and not state.release):
             return
@@ -217,6 +225,9 @@ def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str
         return
     else:
         yield from try_again(state, cause, fact.by or "a person")
+        if _waits_for_room(state):
+            yield JobResumed(by=fact.by, cause=cause)
+            return
         record = resume_members(state, cause, "resumed")
         yield JobResumed(workers=record.count("worker"), by=fact.by, cause=cause)
         yield record

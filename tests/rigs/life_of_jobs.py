@@ -242,10 +242,12 @@ class Life:
         job.live_at = float("inf")
         self.replace_members(name)
 
-    def resume(self, name: str) -> None:
-        """A person resumes it: what left comes again, as the next incarnations."""
+    def resume(self, name: str, by_itself: bool = False) -> None:
+        """A person resumes it: what left comes again, as the next incarnations; where all did, by a plan, if not `by_itself`."""
         job = self.jobs[name]
         self.notice(self._placed(facts.JobResumed(job=name, workers=0)))
+        if not job.members and not by_itself:
+            return
         job.members, job.away = [*job.members, *(self._next(job, member) for member in job.away)], []
         job.live_at = self.now + job.starts_s
         self.replace_members(name)

@@ -90,8 +90,11 @@ async def ask(
     )
     sequence = await send(bus, job, asked)
     answer = JobPaused if away else JobResumed
-    if await first_fact(bus, job, sequence, lambda fact: isinstance(fact, answer)) is None:
+    answered = await first_fact(bus, job, sequence, lambda fact: isinstance(fact, answer))
+    if answered is None:
         return f"{job}: asked; no master answered within {ANSWER_S:g} s (`rover jobs`, `rover events {job} -n 5`)"
+    if isinstance(answered, JobResumed) and not answered.workers:
+        return f"{job}: goes on once there is room for it (`rover explain {job}`)"
     return f"{job}: {'paused' if away else 'goes on'}"
 
 

@@ -72,10 +72,14 @@ def _narrate_requests(fact: AboutWords | host_facts.AboutCluster) -> str:
         case facts.JobResumeRequested(by=by):
             return f"{by or 'a person'} resumes the job"
         case facts.JobPaused(by=by, workers=workers, reason=reason, release=release):
-            then = ", and the servers once a checkpoint is stored" if release else ""
+            then = ", and any servers once a checkpoint is stored" if release else ""
             return f"paused{f' by {by}' if by else ''}: {_workers(workers)} to leave{then}{f' ({reason})' if reason else ''}"
         case facts.JobResumed(workers=workers):
-            return f"resumed with {_workers(workers)}"
+            return (
+                f"resumed with {_workers(workers)}"
+                if workers
+                else "resumed: it waits for a plan with room for it"
+            )
 
 
 def _narrate_findings(fact: AboutFindings) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,39 @@ def test_a_suspended_job_releases_its_servers_and_goes_on_where_it_was(tmp_path:
             os.kill(pid, signal.SIGKILL)
         for slot in host_root(hosts["one"].home.node).rglob("*.slot"):
             slot.unlink()  # what servers left in memory is no source any more
-        assert job.rover("resume", job.name).stdout == f"{job.name}: goes on\n"
+        assert job.rover("resume", job.name).stdout.startswith(
+            f"{job.name}: goes on once there is room for it"
+        )
         job.until(lambda: living("worker") and living("ps"), "workers and servers")
         job.until(lambda: len(job.facts("server.restored")) == 2, "the model from its checkpoint")
         assert {each["source"] for each in job.facts("server.restored")} == {"storage"}
         suspend()  # once more, in the generation that came of the first time
         assert [each["samples_again"] for each in job.facts("ledger.rewound")] == [0, 0]
-        assert job.rover("resume", job.name).stdout == f"{job.name}: goes on\n"
+        assert job.rover("resume", job.name).stdout.startswith(
+            f"{job.name}: goes on once there is room for it"
+        )
         job.complete()
+
+
+def test_another_job_has_the_room_of_a_suspended_one_which_waits_for_it_when_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    with hosts_up(tmp_path / "stacks", "one") as hosts:
+        cores = (os.cpu_count() or 1) * 0.15  # four of them fit, eight do not
+        home = hosts["one"].home.root
+        first = replace(checkpointed_job(home, tmp_path, epochs=1, checkpoint='every = "1h"'), cores=cores)
+        other = replace(first, name="other", workers=3, servers=1)
+        first.submit()
+        first.until(lambda: first.facts("job.reported"), "progress")
+        other.submit()
+        other.until(lambda: other.facts("plan.withheld"), "the word that there is no room")
+        assert first.rover("pause", first.name, "--release").stdout == f"{first.name}: paused\n"
+        other.until(lambda: other.facts("job.reported"), "progress in the room of the suspended job")
+        first.rover("resume", first.name)
+        first.until(lambda: first.facts("plan.withheld"), "the word that there is no room")
+        assert first.facts("plan.withheld")[-1]["constant"] == "no_capacity"
+        assert len(first.facts("plan.applied")) == 1
+        other.complete()
+        first.until(lambda: len(first.facts("server.restored")) == 2, "the model from its checkpoint")
+        assert [each["samples_again"] for each in first.facts("ledger.rewound")] == [0]
+        first.complete()

@@ -403,11 +403,10 @@ def test_a_member_that_is_said_twice_to_wait_is_counted_once() -> None:
     assert counts(life) == [(4, 1), (3, 1)]
 
 
-@pytest.mark.parametrize("release", [False, True])
-def test_a_start_that_is_paused_before_it_is_live_is_a_start_after_the_pause(release: bool) -> None:
+def test_a_start_that_is_paused_before_it_is_live_is_a_start_after_the_pause() -> None:
     life = with_stalled(OF_THREE, "worker-3")
     assert counts(life) == [(4, 1), (3, 1)]
-    life.pause("j", release=release)
+    life.pause("j")
     life.wait(70)
     assert counts(life) == [(4, 1), (3, 1)], "a paused job has no plan"
     life.resume("j")
