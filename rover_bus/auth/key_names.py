@@ -25,6 +25,11 @@ def observers_of(tenant: str) -> str:
     return OBSERVERS if tenant == DEFAULT_TENANT else f"{OBSERVERS}-{check_name(tenant, 'tenant')}"
 
 
+def people_of(tenant: str, role: str) -> str:
+    """Return the key that signs the people of a tenant in a role."""
+    return f"people-{role}-{check_name(tenant, 'tenant')}"
+
+
 def accounts_of(tenant: str) -> tuple[str, str, str]:
     """Return the keys of all accounts of a tenant, each after those that it imports from."""
     return account_of(tenant), members_of(tenant), observers_of(tenant)

@@ -34,6 +34,7 @@ from rover_bus.auth.key_names import (
     accounts_of,
     members_of,
     observers_of,
+    people_of,
 )
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.roles import ASKING_ROLES, MEMBER_ROLES, ROLES, RUN_ROLES, TENANT_ROLES
@@ -244,6 +245,11 @@ class Vault:
         token = tokens.signed(tokens.public(seed), "owner", account, body, int(time.time()))
         return credentials.write(credentials.Credential(token, seed, authority=self.authority))
 
+    def person_key(self, role: RoleName, tenant: str) -> str:
+        """Return what signs a tenant's people: of the seed, or as it was told where only a part of the keys is."""
+        told = self._public_file(people_of(tenant, role))
+        return told.read_text().strip() if told.exists() else tokens.public(self._person_seed(role, tenant))
+
     def _person_seed(self, role: RoleName, tenant: str) -> str:
         derived = hmac.new(self._seed(f"role-{role}").encode(), f"tenant/{tenant}".encode(), hashlib.sha256)
         return tokens.new_seed("account", derived.digest())
@@ -313,8 +319,8 @@ class Vault:
             return frozenset()
 
     def admit(self, runs: Iterable[RunOfJob], every: bool = False) -> list[str]:
-        """Note which runs there are; return the tokens of changed accounts to tell the broker, or of `every` account. What is not
-        named has no rights any more.
+        """Note which runs there are; return the tokens of changed accounts to tell the broker in this order, or of `every` account:
+        what imports from all tenants comes last. What is not named has no rights any more.
         """
         former, wanted = self.runs, frozenset(runs)
         write_secret(self.root / "runs", json.dumps(sorted(wanted)) + "\n")
@@ -323,7 +329,7 @@ class Vault:
         now_s = int(time.time())
         return [
             self._account_token(each, now_s)
-            for tenant in sorted(changed)
+            for tenant in sorted(changed, key=lambda each: (each == DEFAULT_TENANT, each))
             for each in (accounts_of(tenant) if every else accounts_of(tenant)[:2])
         ]
 
@@ -343,7 +349,7 @@ class Vault:
             for role in RUN_ROLES
         ]
         if tenant != DEFAULT_TENANT:
-            keys = {role: tokens.public(self._person_seed(role, tenant)) for role in TENANT_ROLES}
+            keys = {role: self.person_key(role, tenant) for role in TENANT_ROLES}
         else:
             own = [role for role in ROLES if role not in (*RUN_ROLES, *TENANT_ROLES)]
             keys = {role: self.public_key(f"role-{role}") for role in own}

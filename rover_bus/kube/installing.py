@@ -18,6 +18,7 @@ import msgspec
 from rover_bus.auth.agents import AgentVault, parse_pass, write_pass
 from rover_bus.auth.key_folder import PARTS, part_of, take_keys, whole_keys
 from rover_bus.auth.rights import RoleName
+from rover_bus.auth.store_limits import StoreLimits, check_limits
 from rover_bus.auth.vault import Vault
 from rover_bus.events.errors import Refused
 from rover_bus.kube.api import Api, ApiRefused, ApiUnreachable, decoded
@@ -47,6 +48,7 @@ GONE_S = 40.0  # until operators have left, and then until pods of members have
 LEAVE_S = 5  # for members: there is no broker any more that could keep what they hold
 REFUSALS = (400, 422)
 MOST_NAMED = 20
+StoreOfTenants = Mapping[str, int]  # what each may store, in bytes; 0: as much as the broker has
 
 
 class _Item(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,18 +73,23 @@ class _List(msgspec.Struct, frozen=True, kw_only=True):
 # -- keys ----------------------------------------------------------------------------------------------------------------
 
 
-async def keep_keys(api: Api, secret: Ref) -> list[str]:
-    """Have a Secret hold every key of a stack; return the names of those that were made. Those that are there stay."""
+async def keep_keys(api: Api, secret: Ref, tenants: StoreOfTenants, store_bytes: int = 0) -> list[str]:
+    """Have a Secret hold every key of a stack and of its tenants; return the names of those that were made or changed. Keys that
+    are there stay, and so do tenants that are not named any more.
+
+    `tenants`: what each may store; `store_bytes`: what the broker may, 0 where it is not known. Raises InputError for limits that
+    it cannot set aside.
+    """
     try:
         found = await api.read(SECRET, secret)
     except ApiRefused as error:
         if error.status != 404:
             raise
-        data = _completed({})
+        data = _completed({}, tenants, store_bytes)
         made = {"metadata": {"name": secret.name, "labels": OURS}, "type": "Opaque", "data": data}
         await api.create(SECRET, secret.namespace, made)
         return sorted(data)
-    data = _completed(found.data)
+    data = _completed(found.data, tenants, store_bytes)
     if new := {name: text for name, text in data.items() if found.data.get(name) != text}:
         about = {"resourceVersion": found.metadata.resource_version}
         await api.patch(SECRET, secret, {"metadata": about, "data": new})
@@ -127,17 +134,27 @@ async def keep_pass(api: Api, keys: Ref, agents: Ref) -> bool:
     return True
 
 
-async def credentials_of(api: Api, secret: Ref, role: RoleName) -> str:
-    """Return what lets a person use a stack whose keys a Secret holds. Raises ApiRefused where the person may not read it."""
+async def credentials_of(api: Api, secret: Ref, role: RoleName, tenant: str = "") -> str:
+    """Return what lets a person use a stack whose keys a Secret holds, or one tenant of it. Raises ApiRefused where the person may
+    not read it, InputError for a tenant that there is not.
+    """
     found = await api.read(SECRET, secret)
     with _vault_of(found.data) as vault:
+        if tenant:
+            return vault.person_credentials(role, tenant)
         vault.write_credentials(secret.namespace)
         return vault.credentials_file(role).read_text()
 
 
-def _completed(data: Mapping[str, str]) -> dict[str, str]:
+def _completed(data: Mapping[str, str], tenants: StoreOfTenants, store_bytes: int) -> dict[str, str]:
     """Return the Secret's data with the keys that it lacks."""
     with _vault_of(data) as vault:
+        if tenants:
+            vault.note_tenants({*vault.tenants, *tenants})
+            noted = StoreLimits(vault.root)
+            for tenant, most_bytes in tenants.items():
+                noted.note([tenant], most_bytes)
+            check_limits(noted.all, vault.tenants, tenants, store_bytes, "--tenant")
         files = whole_keys(vault)
     return {name: base64.b64encode(text.encode()).decode() for name, text in files.items()}
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LONGEST_S = 7 * 86_400
 COLUMNS = ("tenant", "running", "store_bytes")
-LEAST_STORE_BYTES = 4 << 20
 directory_option = click.option(
     "--dir", "directory", default="", help="State directory [$ROVER_HOME, ./.rover]."
 )
@@ -91,27 +90,16 @@ def add(tenants: tuple[str, ...], store: str, directory: str) -> None:
 
 
 def _limit(home: Home, vault: Vault, tenants: tuple[str, ...], most_bytes: int) -> None:
-    """Note what tenants may store. Raises InputError for more than the broker can reserve for them: it sets a limit aside whole."""
-    from rover_bus.auth.store_limits import StoreLimits
-    from rover_bus.events.streams import STREAMS
+    """Note what tenants may store. Raises InputError for more than the broker can reserve for them."""
+    from rover_bus.auth.store_limits import StoreLimits, check_limits
 
-    if 0 < most_bytes < LEAST_STORE_BYTES:
-        raise InputError("--store: the streams of a tenant need at least 4MiB")
     noted = StoreLimits(vault.root)
-    limits = {**noted.all, **dict.fromkeys(tenants, most_bytes)}
-    unlimited = 1 + sum(not limits.get(each) for each in vault.tenants)  # with the control account
-    # Twice: the control account's copy of a tenant's facts grows as they do.
-    reserved = 2 * sum(limits.values()) + unlimited * sum(each.max_bytes for each in STREAMS)
     try:
         there = home.read_record().store_limit_bytes
     except NoStack:
         there = 0
-    if most_bytes and there and reserved > there:
-        left = max(there - reserved + 2 * len(tenants) * most_bytes, 0) // (2 * len(tenants))
-        raise InputError(
-            f"--store: the broker stores {there >> 20} MiB and sets a limit aside, twice because facts are copied: "
-            f"{left >> 20} MiB for each are left"
-        )
+    limits = {**noted.all, **dict.fromkeys(tenants, most_bytes)}
+    check_limits(limits, vault.tenants, tenants, there, "--store")
     noted.note(tenants, most_bytes)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import click
 
+_OF_STACK, _OF_TENANT = ("observer", "operator"), ("viewer", "submitter")
 _kubeconfig = click.option(
     "--kubeconfig",
     default="",
@@ -49,16 +50,37 @@ def render(job_file: Path, name: str) -> None:
 @click.option(
     "--agents", default="", metavar="SECRET", help="Have this Secret hold the pass of nodes' agents."
 )
+@click.option(
+    "--tenant",
+    "tenants",
+    multiple=True,
+    metavar="NAME[=SIZE]",
+    help="Beside --keys: have keys of this tenant too, which stores at most so much; may be repeated.",
+)
+@click.option("--max-store", default="", metavar="SIZE", help="What the broker may store, for --tenant.")
 @click.option("--definition", is_flag=True, help="Have the cluster know the kinds as this release does.")
 @_kubeconfig
-def prepare(namespace: str, keys: str, agents: str, definition: bool, kubeconfig: str) -> None:
+def prepare(  # noqa: PLR0913 - a command's options are its parameters
+    namespace: str,
+    keys: str,
+    agents: str,
+    tenants: tuple[str, ...],
+    max_store: str,
+    definition: bool,
+    kubeconfig: str,
+) -> None:
     """Make what an installation needs before its pods start. May be repeated: keys that are there stay.
 
-    A definition that a RoverJob which has not ended does not satisfy is refused (exit code 3), and the RoverJob is named.
+    A tenant that is not named any more stays too. A definition that a RoverJob which has not ended does not satisfy is refused
+    (exit code 3), and the RoverJob is named.
     """
+    from rover_bus.events.units import parse_bytes
     from rover_bus.kube.api import Api
     from rover_bus.kube.installing import keep_keys, keep_parts, keep_pass, put_definitions
     from rover_bus.kube.kinds import Ref
+
+    stores = _stores(tenants)
+    most_bytes = parse_bytes(max_store, "--max-store") if max_store else 0
 
     async def work() -> None:
         api = await Api.connect(kubeconfig)
@@ -67,7 +89,7 @@ def prepare(namespace: str, keys: str, agents: str, definition: bool, kubeconfig
                 await put_definitions(api)
                 click.echo("definitions: as this release has them")
             if keys:
-                made = await keep_keys(api, Ref(namespace, keys))
+                made = await keep_keys(api, Ref(namespace, keys), stores, most_bytes)
                 click.echo(f"keys: {len(made)} made, in the Secret {namespace}/{keys}")
                 await keep_parts(api, Ref(namespace, keys))
             if keys and agents:
@@ -77,6 +99,23 @@ def prepare(namespace: str, keys: str, agents: str, definition: bool, kubeconfig
             await api.close()
 
     asyncio.run(work())
+
+
+def _stores(tenants: tuple[str, ...]) -> dict[str, int]:
+    """Return what each tenant may store. Raises InputError."""
+    from rover_bus.events.errors import InputError
+    from rover_bus.events.subjects import DEFAULT_TENANT, name
+    from rover_bus.events.units import parse_bytes
+
+    stores = dict[str, int]()
+    for each in tenants:
+        tenant, _, size = each.partition("=")
+        if name(tenant, "tenant") == DEFAULT_TENANT or tenant in stores:
+            raise InputError(
+                f"--tenant {each}: name each tenant once, and not {DEFAULT_TENANT}, which is always there"
+            )
+        stores[tenant] = parse_bytes(size, "--tenant") if size else 0
+    return stores
 
 
 def _answering(command: Callable[..., None]) -> Callable[..., None]:
@@ -135,12 +174,15 @@ def _answer(
 @click.option(
     "--keys", default="rover-keys", show_default=True, metavar="SECRET", help="The installation's keys."
 )
-@click.option("--role", type=click.Choice(["operator", "observer"]), default="observer", show_default=True)
+@click.option(
+    "--role",
+    type=click.Choice([*_OF_STACK, *_OF_TENANT]),
+    help="What the person may do; of a tenant: submit its jobs, or only look.  [observer; with --tenant viewer]",
+)
+@click.option("--tenant", default="", help="The one that it is for; left out: the whole stack.")
 @click.option("--out", required=True, metavar="FILE", help="Where they are written, for its owner alone.")
 @_kubeconfig
-def credentials(
-    namespace: str, keys: str, role: Literal["operator", "observer"], out: str, kubeconfig: str
-) -> None:
+def credentials(namespace: str, keys: str, role: Any, tenant: str, out: str, kubeconfig: str) -> None:
     """Write what a person shows to the broker of an installation, for --secret-file. Needs the right to read its keys."""
     from rover_bus.auth.secret_files import write_secret
     from rover_bus.kube.api import Api
@@ -150,10 +192,16 @@ def credentials(
     async def work() -> str:
         api = await Api.connect(kubeconfig)
         try:
-            return await credentials_of(api, Ref(namespace, keys), role)
+            return await credentials_of(api, Ref(namespace, keys), role, tenant)
         finally:
             await api.close()
 
+    among = _OF_TENANT if tenant else _OF_STACK
+    role = role or among[0]
+    if role not in among:
+        raise click.UsageError(
+            f"--role {role}: {'a tenant has' if tenant else 'without --tenant'} {', '.join(among)}"
+        )
     write_secret(Path(out).absolute(), asyncio.run(work()))
 
 

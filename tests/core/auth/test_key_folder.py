@@ -13,6 +13,7 @@ from rover_bus.auth.agents import AgentKeys, AgentVault
 from rover_bus.auth.joining import JoiningKeys
 from rover_bus.auth.key_folder import PARTS, part_of, read_keys, take_keys, whole_keys
 from rover_bus.auth.roles import RUN_ROLES
+from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.events import credentials
 from rover_bus.events.errors import InputError
@@ -75,6 +76,28 @@ def test_a_broker_gives_the_same_rights_by_its_part_of_the_keys(
     assert accounts_of(parts["broker"], tmp_path) == told == accounts_of(parts["brain"], tmp_path)
     assert parts["broker"].certificate("127.0.0.2")
     assert parts["broker"].cluster_secret == parts["whole"].cluster_secret
+
+
+def test_accounts_of_tenants_have_the_same_rights_by_each_part_that_gives_them(tmp_path: Path) -> None:
+    whole = vault_of(tmp_path / "whole", {})
+    whole.note_tenants(["ads", "maps"])
+    StoreLimits(whole.root).note(["ads"], 64 << 20)
+    files = {process: part_of(whole, process) for process in PARTS}
+    broker, brain = (vault_of(tmp_path / each, files[each]) for each in ("broker", "brain"))
+    told = accounts_of(whole, tmp_path)
+    assert len(told) == 4 + 2 * 3
+    assert accounts_of(broker, tmp_path) == told == accounts_of(brain, tmp_path)
+    runs = [RunOfJob("ads/clicks", "u1"), RunOfJob("clicks", "u2")]
+    for every in (True, False):
+        assert [said_of(each) for each in brain.admit(runs, every)] == [
+            said_of(each) for each in whole.admit(runs, every)
+        ]
+        runs = [*runs, RunOfJob("maps/clicks", "u3")]
+    for part in files.values():
+        assert not [name for name in part if name.endswith("-ads.nk")], "no seed of a tenant's account"
+    again = whole_keys(vault_of(tmp_path / "again", whole_keys(whole)))
+    assert again == whole_keys(whole)
+    assert {"account-tenant-ads.nk", "tenants", "limits"} <= again.keys()
 
 
 def test_an_operator_makes_members_and_agents_and_gives_no_account_a_right(
