@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rover_bus.auth.vault import Vault
@@ -38,18 +38,36 @@ def with_keys(bus: NatsBus, url: str, secret_file: str) -> list[Coroutine[Any, A
     vault = Vault.beside(secret_file) if secret_file else None
     if vault is None:
         return []
-    return [_register_runs(bus, url, vault), _admit_hosts(bus, vault), _keep_on_servers(bus, url, vault)]
+    told = asyncio.Event()
+    return [
+        _register_runs(bus, url, vault, told.set),
+        _make_tenants(url, vault, told),
+        _admit_hosts(bus, vault),
+        _keep_on_servers(bus, url, vault),
+    ]
 
 
-async def _register_runs(bus: NatsBus, url: str, vault: Vault) -> None:
-    """The broker of a stack is told which runs have rights."""
+async def _make_tenants(url: str, vault: Vault, told: asyncio.Event) -> None:
+    """Tenants that are noted in the vault have their streams, as soon as the broker is told of their accounts."""
     while True:
+        await told.wait()
+        told.clear()
         try:
             async with of_registrar(url, vault.owner_credentials()) as owner:
                 await make_whole(owner, vault, vault.tenants)
                 await offer_keys(owner, vault)
+        except RoverError as error:
+            log.warning("streams of tenants are not made yet", why=str(error))
+            told.set()
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _register_runs(bus: NatsBus, url: str, vault: Vault, told_all: Callable[[], None]) -> None:
+    """The broker of a stack is told which runs have rights."""
+    while True:
+        try:
             async with of_registrar(url, vault.system_credentials()) as system:
-                await register_runs(bus, system, vault)
+                await register_runs(bus, system, vault, told_all)
         except RoverError as error:
             log.warning("runs are not registered yet", why=str(error))
         await asyncio.sleep(AGAIN_S)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from rover_bus.auth.vault import RunOfJob, Vault
@@ -24,6 +25,7 @@ from rover_bus.events.streams import FACTS
 
 FAREWELL_S = 30.0  # after its end, for last words: daemons end what is left of a job by then
 AGAIN_S = 0.5
+OTHERS_S = 60.0  # a Brain that an upgrade ends is gone by then; it may know of fewer tenants, and tells the broker so
 KINDS = (JobSubmitted, JobEnded, JobForgotten)
 log = get_logger("rover.registrar")
 
@@ -59,8 +61,12 @@ class Register:
         return min(self._ended_s.values(), default=math.inf) + FAREWELL_S
 
 
-async def register_runs(bus: Bus, system: Bus, vault: Vault) -> None:
-    """Keep the broker told which runs there are, for ever. `system`: a connection to its system account. Raises BusError."""
+async def register_runs(
+    bus: Bus, system: Bus, vault: Vault, told_all: Callable[[], None] = lambda: None
+) -> None:
+    """Keep the broker told which runs there are, for ever. `system`: a connection to its system account; `told_all`: called once
+    the broker knows each account of the vault, with its runs. Raises BusError.
+    """
     register, changed = Register(), asyncio.Event()
 
     def take(stored: Stored, age_s: float = 0.0) -> None:
@@ -78,16 +84,21 @@ async def register_runs(bus: Bus, system: Bus, vault: Vault) -> None:
     newest = max((stored.sequence for stored in former), default=0)
     following = await bus.follow(FACTS, filters, take, start=newest + 1)
     told: frozenset[RunOfJob] | None = None  # the broker may know less than the vault, or a former release
+    again_s = time.monotonic() + OTHERS_S
     try:
         while True:
             changed.clear()
             now_s = time.monotonic()
             wanted = register.admitted(now_s)
-            if wanted != told:
-                await _tell(system, vault, wanted, every=told is None)
+            every = told is None or now_s >= again_s
+            if wanted != told or every:
+                await _tell(system, vault, wanted, every)
                 told = wanted
+                if every:
+                    told_all()
+            again_s = math.inf if now_s >= again_s else again_s
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(register.next_end_s() - now_s, 3600.0)):
+                async with asyncio.timeout(min(register.next_end_s() - now_s, again_s - now_s, 3600.0)):
                     await changed.wait()
     finally:
         await following.stop()

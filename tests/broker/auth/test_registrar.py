@@ -12,15 +12,17 @@ from typing import NamedTuple
 import pytest
 from told import told
 
+from rover_bus.auth.key_folder import take_keys, whole_keys
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli import registrar
+from rover_bus.cli.tenants import make_whole, tell
 from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied, RoverError
 from rover_bus.events.facts import JobEnded, JobFact, JobSubmitted
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.nats_bus import NatsBus
-from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
+from rover_bus.events.streams import BUCKETS, FACTS, ROUTING, STREAMS
 
 pytestmark = pytest.mark.broker
 PATIENCE_S = 20.0
@@ -187,5 +189,43 @@ def test_a_clock_that_is_minutes_off_takes_no_rights_before_a_jobs_last_words(
             assert not ended.is_set()
             await until_lost(ended)
             await worker.close()
+
+    asyncio.run(run())
+
+
+def test_a_brain_that_begins_with_one_more_tenant_has_it_made_and_takes_no_members_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an upgrade of the chart begins it: it knows no runs. The Brain that the upgrade ends tells the broker less once more."""
+
+    async def run() -> None:
+        async with stage(tmp_path) as on:
+            await on.submit("ads")
+            lost = loss_of(master := await on.member("master", "ads"))
+            monkeypatch.setattr(registrar, "OTHERS_S", 2.0)
+            vault = Vault(tmp_path / "next" / "auth")
+            vault.root.parent.mkdir()
+            take_keys(vault, whole_keys(on.vault))
+            vault.note_tenants(["team"])
+            owner = await NatsBus.connect(on.broker.url, secret=on.vault.owner_credentials())
+            system = await NatsBus.connect(on.broker.url, secret=vault.system_credentials())
+            told_all = asyncio.Event()
+            registering = asyncio.create_task(registrar.register_runs(owner, system, vault, told_all.set))
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await told_all.wait()
+                    await make_whole(owner, vault, vault.tenants)
+                told_all.clear()
+                for token in on.vault.admit(on.vault.runs, every=True):
+                    await tell(system, token)
+                async with asyncio.timeout(PATIENCE_S):
+                    await told_all.wait()
+                await owner.of("team").put(ROUTING, "demo", b"{}")
+                assert not lost.is_set()
+            finally:
+                registering.cancel()
+                await asyncio.gather(registering, return_exceptions=True)
+                for bus in (system, owner, master):
+                    await bus.close()
 
     asyncio.run(run())
