@@ -51,6 +51,7 @@ async def operate(options: ServiceOptions, stop: asyncio.Event, ready: Callable[
         settings=options.settings,
         agents=_agents(options, vault),
         plan_answers=options.plan_answers,
+        tenants=options.tenants,
     )
     api, leasing = await Api.connect(options.kubeconfig), await Api.connect(options.kubeconfig)
     try:

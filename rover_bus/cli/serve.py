@@ -101,6 +101,7 @@ class ServiceOptions:
     agents: str
     sidecars: str
     plan_answers: bool
+    tenants: list[str]
     uid: str
     pass_file: str
     pod_token: str
@@ -172,6 +173,7 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     cluster.add_argument("--agents", default="", metavar="NAMESPACE/ACCOUNT")
     cluster.add_argument("--sidecars", default="", metavar="SIZE")
     cluster.add_argument("--plan-answers", action="store_true")
+    cluster.add_argument("--tenant", dest="tenants", action="append", default=[])
     agent = parser.add_argument_group("node-agent")
     agent.add_argument("--uid", default=environment.get("ROVER_UID", ""))
     agent.add_argument("--pass-file", default="")

@@ -49,6 +49,7 @@ class ShownCondition(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class HandedIn:
     """What became of handing an object in. `invalid`: why it means no job; `taken`: the run that has its name, of another object.
+    `lacking`: the tenant whose job it means, which is not there yet.
 
     `changed`: keys that are not those which were handed in. `risk`: what it risks without checkpoints that outlive a node. `late`:
     it was asked to end because its deadline was over. `forgotten`: it ended, and nothing is known of it any more.
@@ -57,6 +58,7 @@ class HandedIn:
 
     invalid: str = ""
     taken: str = ""
+    lacking: str = ""
     changed: tuple[str, ...] = ()
     risk: str = ""
     late: bool = False
@@ -118,6 +120,9 @@ def _accepted(run: FollowedRun | None, handing: HandedIn) -> ShownCondition:
         return ShownCondition("Accepted", False, "InvalidSpec", handing.invalid)
     if run is None and handing.taken:
         return ShownCondition("Accepted", False, "NameTaken", handing.taken)
+    if run is None and handing.lacking:
+        said = f"the tenant {handing.lacking} is not made yet: a Brain makes it once it runs, and its log says what is in the way"
+        return ShownCondition("Accepted", False, "TenantNotReady", said)
     if run is not None and handing.changed:
         keys = ", ".join(handing.changed)
         said = f"{keys} changed after the job was handed in: a running job keeps what it began with; submit another job"
@@ -131,7 +136,7 @@ def _running(object_: RoverJob, run: FollowedRun | None, handing: HandedIn) -> S
     if run is None:
         if handing.forgotten:
             return ShownCondition("Running", False, "Ended")
-        if handing.invalid or handing.taken:
+        if handing.invalid or handing.taken or handing.lacking:
             return ShownCondition("Running", False, "NotAccepted")
         held = object_.is_suspended
         return ShownCondition("Running", False, "Suspended" if held else "NotSubmitted")

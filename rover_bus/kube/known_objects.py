@@ -141,7 +141,8 @@ Way = TypeVar("Way", bound=OnItsWay)
 class Objects:
     """Everything that is known. `namespaces`: whose objects are followed, "": all; `cluster`: what tells this cluster from others
     on the bus, "": nothing; `forgotten`: runs, by their uids; `heard`: the newest fact received; `proven`: a policy of the cluster
-    pins the name in an answer to the user who created it.
+    pins the name in an answer to the user who created it. `declared`: tenants that are made with the stack, whether they are
+    there already or not: no object of theirs becomes a job of `default` meanwhile.
     """
 
     namespaces: frozenset[str] = frozenset({""})
@@ -154,13 +155,21 @@ class Objects:
     heard: int = 0
     answers: Mapping[Ref, KnownAnswer] = field(default_factory=dict)
     proven: bool = False
+    declared: frozenset[str] = frozenset()
 
     def tenant_of(self, ref: Ref) -> str:
         """Return whose job an object means. What began as a job of no tenant stays one, whatever tenant comes later."""
         began = self.runs.get(ref.name)
-        if ref.namespace not in self.tenants or (began is not None and began.by == self.asker_of(ref)):
+        if ref.namespace not in self.tenants | self.declared or (
+            began is not None and began.by == self.asker_of(ref)
+        ):
             return DEFAULT_TENANT
         return ref.namespace
+
+    def lacking(self, ref: Ref) -> str:
+        """Return the tenant that an object waits for; "" where it is there."""
+        tenant = self.tenant_of(ref)
+        return "" if tenant in {DEFAULT_TENANT, *self.tenants} else tenant
 
     def job_name(self, ref: Ref) -> str:
         """Return what the bus calls the job of an object."""

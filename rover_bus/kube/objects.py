@@ -225,7 +225,7 @@ def _on(state: Objects, ref: Ref, known: KnownObject, now_s: float) -> Steps:
     elif object_.is_deleted:
         yield from _delete(known, object_, own, by, now_s)
     elif own is None:
-        yield from _hand_in(known, object_, run, by, now_s)
+        yield from _hand_in(known, object_, run, by, now_s, state.lacking(ref))
     elif own.end is None:
         yield from _run(known, object_, own, by, now_s, state.proven)
     else:
@@ -242,8 +242,10 @@ def _delete(known: KnownObject, object_: RoverJob, own: FollowedRun | None, by: 
         yield LetObjectGo(object_)
 
 
-def _hand_in(known: KnownObject, object_: RoverJob, run: FollowedRun | None, by: str, now_s: float) -> Steps:
-    """The job is on the bus, or it is said why not."""
+def _hand_in(
+    known: KnownObject, object_: RoverJob, run: FollowedRun | None, by: str, now_s: float, lacking: str
+) -> Steps:
+    """The job is on the bus, or it is said why not. lacking: the tenant that is not there yet."""
     job, invalid, taken = known.job, known.invalid, ""
     if run is not None:
         if run.end is not None and run.by == by:
@@ -253,8 +255,9 @@ def _hand_in(known: KnownObject, object_: RoverJob, run: FollowedRun | None, by:
             yield from _stop(run, "cancel", DELETED, by)
         whose = f", of {run.by}" if run.by else ""
         taken = f"a job {run.job} is there already{whose}: take another name, or `rover forget {run.job}` once it has ended"
-    if job is None or taken or object_.is_suspended:
-        yield from _show(known, object_, None, HandedIn(invalid=invalid, taken=taken, risk=_risk(job)), now_s)
+    if job is None or taken or lacking or object_.is_suspended:
+        handing = HandedIn(invalid=invalid, taken=taken, lacking=lacking, risk=_risk(job))
+        yield from _show(known, object_, None, handing, now_s)
     elif not object_.is_held:
         yield KeepObject(object_)
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,6 +22,7 @@ from rover_bus.kube.agents import AgentsOf, admit_agents
 from rover_bus.kube.api import Api
 from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.kinds import KubeNode, Ref
+from rover_bus.kube.known_objects import Objects
 from rover_bus.kube.leading import LeaderLease
 from rover_bus.kube.platform import KubePlatform
 from rover_bus.kube.pods import KEPT, PodSettings, host_of, node_of, order_of
@@ -44,7 +45,8 @@ log = get_logger("rover.kube")
 class OperatorOptions:
     """What an operator is given. connect: a bus with the rights of a host's daemon; connect_asking: with those of what submits jobs
     and asks of them. namespaces: the first holds the Lease. agents: of nodes, to which it gives their rights; None: there are none.
-    plan_answers: a policy of the cluster pins the name in a PlanAnswer to its user; else they are refused.
+    plan_answers: a policy of the cluster pins the name in a PlanAnswer to its user; else they are refused. tenants: that are made
+    with the stack: objects in the namespace of such a name wait until it is there.
     """
 
     pods: PodSettings
@@ -56,6 +58,7 @@ class OperatorOptions:
     settings: Settings = DEFAULTS
     agents: AgentsOf | None = None
     plan_answers: bool = False
+    tenants: Sequence[str] = ()
     holder: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
 
@@ -112,7 +115,12 @@ async def _serve_objects(api: Api, options: OperatorOptions, cluster: KubeCluste
             bus = await options.connect_asking()
             try:
                 mirrors = Mirrors(cluster.objects, cluster.answers)
-                await follow_objects(api, bus, mirrors, options.namespaces, proven=options.plan_answers)
+                begin = Objects(
+                    frozenset(options.namespaces),
+                    proven=options.plan_answers,
+                    declared=frozenset(options.tenants),
+                )
+                await follow_objects(api, bus, mirrors, begin)
             finally:
                 await bus.close()
         except RoverError as error:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import msgspec
@@ -99,13 +99,11 @@ class Mirrors:
     answers: Mirror[PlanAnswer]
 
 
-async def follow_objects(
-    api: Api, bus: Bus, mirrors: Mirrors, namespaces: Sequence[str], *, proven: bool
-) -> None:
-    """Follow RoverJobs of these namespaces ("": of all), and answers to their plans, until cancelled. `proven`: as of Objects."""
-    cluster = await identify(api)
+async def follow_objects(api: Api, bus: Bus, mirrors: Mirrors, begin: Objects) -> None:
+    """Follow RoverJobs, and answers to their plans, until cancelled. `begin`: what is known without a look at either."""
+    begin = replace(begin, cluster=await identify(api))
     while True:
-        following = ObjectsShell(api, bus, mirrors, Objects(frozenset(namespaces), cluster, proven=proven))
+        following = ObjectsShell(api, bus, mirrors, begin)
         await following.run()
         log.warning("facts of jobs are lost (a power cut?): everything is read again")
 

@@ -29,6 +29,7 @@ from rover_bus.events.streams import BUCKETS, FACTS, STREAMS
 from rover_bus.events.subjects import job_fact, job_facts
 from rover_bus.kube.api import Api, ApiRefused, ApiUnreachable
 from rover_bus.kube.kinds import Json, Ref
+from rover_bus.kube.known_objects import Objects
 from rover_bus.kube.plan_answers import PLAN_ANSWER
 from rover_bus.kube.roverjobs import ROVER_JOB, RoverJob
 from rover_bus.kube.service import Mirrors, follow_objects
@@ -197,7 +198,7 @@ class Stage:
         api.mortal = bus.mortal = mortal
         here = [self.ref.namespace]
         mirrors = Mirrors(Mirror(api, ROVER_JOB, here), Mirror(api, PLAN_ANSWER, here))
-        following_them = follow_objects(api, bus, mirrors, here, proven=proven)
+        following_them = follow_objects(api, bus, mirrors, Objects(frozenset(here), proven=proven))
         works = (mirrors.objects.run(), mirrors.answers.run(), following_them)
         following = [asyncio.create_task(each) for each in works]
         try:

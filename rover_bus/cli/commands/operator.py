@@ -50,6 +50,12 @@ from rover_bus.cli.service_words import words_of
     help="A policy of the cluster pins the name in a PlanAnswer to its user: take them.",
 )
 @click.option(
+    "--tenant",
+    "tenants",
+    multiple=True,
+    help="One that is made with the stack: RoverJobs in the namespace of its name wait for it; may be repeated.",
+)
+@click.option(
     "--python", default="python", show_default=True, help="The interpreter with rover_bus in the image."
 )
 @click.option(
@@ -77,6 +83,7 @@ def operator(
     keys: str,
     state: str,
     plan_answers: bool,
+    tenants: tuple[str, ...],
     **named: str,
 ) -> None:
     """Run the members of jobs as pods, until Ctrl-C.
@@ -91,4 +98,6 @@ def operator(
     if keys:
         named["secret_file"] = secret_of(Home.find(state), keys, "daemon")
     flags = ["--plan-answers"] * plan_answers
-    sys.exit(serve.main(["operator", *flags, *words_of(named, namespace=namespaces, set=sets)]))
+    sys.exit(
+        serve.main(["operator", *flags, *words_of(named, namespace=namespaces, tenant=tenants, set=sets)])
+    )

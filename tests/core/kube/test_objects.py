@@ -129,6 +129,17 @@ def test_an_object_of_a_namespace_with_a_tenants_name_is_that_tenants_job() -> N
     assert act.patch["state"] == "Complete"
 
 
+def test_an_object_of_a_tenant_that_is_still_being_made_waits_for_it_and_says_so() -> None:
+    state = after(ObjectSeen(REF, clicks()), state=Objects(declared=frozenset({"team"})))
+    (act,) = acts(decide(state, BEGUN_S))
+    assert isinstance(act, WriteStatus)
+    [accepted] = [each for each in act.patch["conditions"] if each["type"] == "Accepted"]
+    assert (accepted["status"], accepted["reason"]) == ("False", "TenantNotReady")
+    (act,) = acts(decide(after(TenantsKnown(frozenset({"team"})), state=state), BEGUN_S))
+    assert isinstance(act, HandIn)
+    assert act.job == "team/clicks"
+
+
 def test_what_began_as_a_job_of_no_tenant_stays_one() -> None:
     state = after(submitted(), ObjectSeen(REF, clicks()), TenantsKnown(frozenset({"team"})))
     assert HandIn not in [type(act) for act in acts(decide(state, BEGUN_S))]
