@@ -326,7 +326,7 @@ ALERTS: tuple[Alert, ...] = (
         "10m",
         {"tenant": "ads"},
         "`rover disk --tenant T` says what each job of it costs.",
-        "`rover forget T/JOB` on its ended jobs, or a larger limit: `rover auth add T --store SIZE`. Other tenants are not touched by it.",
+        "`rover forget T/JOB` on its ended jobs, or a larger limit: `rover auth add T --store SIZE`; in a release of the chart its `store` in `tenants`, and `helm upgrade`. Other tenants are not touched by it.",
     ),
     Alert(
         "RoverFactsRefused",

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec.yaml
 import pytest
-from kube_chart import CHART, rendered, rules_of, values_here
+from kube_chart import CHART, documents, rendered, rules_of, values_here
 from kube_cluster import Cluster
 
 MATRIX: dict[str, dict[str, Any]] = {
@@ -52,6 +52,17 @@ MATRIX: dict[str, dict[str, Any]] = {
         "nodeAgent": {"mode": "daemonset"},
         "nats": {"url": "nats://nats.example:4222", "secret": "word"},
     },
+    "tenants": {
+        "watchNamespaces": ["default", "kube-public", "kube-system"],
+        "tenants": [{"name": "kube-public", "store": "512Mi"}, {"name": "kube-system"}],
+    },
+    "a tenant, and cluster-wide rights": {
+        "watchNamespaces": ["default", "kube-public"],
+        "tenants": [{"name": "kube-public"}],
+        "clusterWide": True,
+        "nodeAgent": {"mode": "daemonset"},
+        "definition": False,
+    },
     "a class of its own": {"priorityClass": {"create": True}, "podDisruptionBudgets": False},
     "a class that is there": {"priorityClass": {"name": "system-cluster-critical"}},
     "an image by digest": {
@@ -87,6 +98,15 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a broker of two": {"nats": {"replicas": 2}},
     "a broker without a secret": {"nats": {"url": "nats://n:4222"}},
     "a tag for a digest": {"image": {"digest": "latest"}},
+    "a tenant that is always there": {"watchNamespaces": ["a", "default"], "tenants": [{"name": "default"}]},
+    "a tenant by its name alone": {"watchNamespaces": ["default", "ads"], "tenants": ["ads"]},
+    "a tenant that no namespace can be called like": {"tenants": [{"name": "Ads"}]},
+    "a tenant's limit that is none": {"tenants": [{"name": "ads", "store": "much"}]},
+    "tenants of a broker that is there": {
+        "watchNamespaces": ["default", "ads"],
+        "tenants": [{"name": "ads"}],
+        "nats": {"url": "nats://n:4222", "secret": "w"},
+    },
 }
 
 
@@ -113,6 +133,56 @@ def test_values_that_mean_nothing_are_refused(
     made = rendered(cluster, values, tmp_path)
     assert made.returncode != 0
     assert "values don't meet the specifications of the schema" in made.stderr
+
+
+@pytest.mark.parametrize(
+    ("followed", "tenants", "said"),
+    [
+        (
+            ["default"],
+            ["ads"],
+            "the namespace ads, which watchNamespaces does not name: set it to default,ads",
+        ),
+        (["default", "ads"], ["ads", "ads"], "ads is there twice"),
+        (["ads", "default"], ["ads"], "the first of watchNamespaces, ads, holds what is no tenant's"),
+    ],
+)
+def test_tenants_without_a_namespace_of_their_own_are_refused(
+    followed: list[str], tenants: list[str], said: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    listed = [{"name": each, "store": f"{number}Gi"} for number, each in enumerate(tenants, 1)]
+    made = rendered(cluster, {"watchNamespaces": followed, "tenants": listed}, tmp_path)
+    assert made.returncode != 0
+    assert said in made.stderr
+
+
+def test_a_tenant_is_named_to_what_makes_it_and_to_what_waits_for_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    values = {"watchNamespaces": ["default", "ads"], "tenants": [{"name": "ads", "store": "1Gi"}]}
+    made = {
+        (each["kind"], each["metadata"]["name"]): each for each in rendered_objects(cluster, values, tmp_path)
+    }
+    prepare = made["Job", "rover-prepare"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert {"--tenant=ads=1GiB", "--max-store=8GiB"} <= {*prepare}
+    operator = made["Deployment", "rover-operator"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--tenant=ads" in operator
+    brains = [brain_of(cluster, values | more, tmp_path) for more in ({}, {"tenants": [{"name": "ads"}]})]
+    assert brains[0] != brains[1], "an upgrade that changes tenants starts the Brain again"
+
+
+def brain_of(cluster: Cluster, values: dict[str, Any], folder: Path) -> Any:
+    found = rendered_objects(cluster, values, folder)
+    [brain] = [
+        each for each in found if (each["kind"], each["metadata"]["name"]) == ("Deployment", "rover-brain")
+    ]
+    return brain["spec"]["template"]
+
+
+def rendered_objects(cluster: Cluster, values: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    made = rendered(cluster, values, folder)
+    assert made.returncode == 0, made.stderr
+    return documents(made.stdout)
 
 
 def test_operators_take_answers_only_where_a_policy_pins_their_names(

@@ -56,6 +56,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.watchNamespaces | default (list .Release.Namespace) | toJson }}
 {{- end }}
 
+{{- /* Names of tenants: each once, and with a namespace that is followed. */ -}}
+{{- define "rover.tenants" -}}
+{{- $names := list }}
+{{- $followed := include "rover.namespaces" . | fromJsonArray }}
+{{- range .Values.tenants }}
+{{- if has .name $names }}{{ fail (printf "tenants: %s is there twice" .name) }}{{ end }}
+{{- if not (has .name $followed) }}{{ fail (printf "tenants: RoverJobs of %s are in the namespace %s, which watchNamespaces does not name: set it to %s,%s" .name .name (join "," $followed) .name) }}{{ end }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- if has (first $followed) $names }}{{ fail (printf "tenants: the first of watchNamespaces, %s, holds what is no tenant's: name another one first" (first $followed)) }}{{ end }}
+{{- toJson $names }}
+{{- end }}
+
 {{- /* Of every pod but those of jobs. */ -}}
 {{- define "rover.pod" -}}
 securityContext: {{ toYaml .Values.podSecurityContext | nindent 2 }}

@@ -1,0 +1,192 @@
+"""Two jobs of one name in two tenants, by the chart: side by side, each in its own namespace and seen there alone."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kube_chart import (
+    KEYS,
+    ROWS,
+    Release,
+    example,
+    facts,
+    listed,
+    long_job,
+    remove_definition,
+    state_of,
+    values_here,
+)
+from kube_cluster import Cluster
+from outside import rover
+from patience import until
+
+from rover_bus.events.errors import AccessDenied
+from rover_bus.events.nats_bus import NatsBus
+
+EVALUATION_ROWS = 1_000
+pytestmark = pytest.mark.timeout(1200)
+
+
+@pytest.fixture(scope="module")
+def release(
+    cluster: Cluster, node: str, clicks: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Release]:
+    """A release with one tenant."""
+    tag = uuid.uuid4().hex[:6]
+    made = Release(cluster, f"rover-{tag}", tmp_path_factory.mktemp("chart"))
+    for namespace in (made.namespace, *(tenant(made, each).namespace for each in ("ads", "maps"))):
+        assert cluster.kubectl("create", "namespace", namespace).returncode == 0
+    done = made.install(values(made, clicks, "ads"))
+    assert done.returncode == 0, done.stderr + made.told()
+    yield made
+    made.uninstall()
+    remove_definition(cluster)
+
+
+def tenant(release: Release, name: str) -> Release:
+    """Return the same release as it is seen in the namespace of a tenant."""
+    return replace(release, namespace=f"{name}-{release.namespace}")
+
+
+def values(release: Release, clicks: str, *tenants: str) -> dict[str, Any]:
+    """Return values with these tenants; the namespaces of all are followed."""
+    spaces = [tenant(release, each).namespace for each in ("ads", "maps")]
+    wanted = [{"name": tenant(release, each).namespace, "store": "256Mi"} for each in tenants]
+    few = {"brain": {"replicas": 1}, "operator": {"replicas": 1}}
+    return values_here(clicks) | few | {"watchNamespaces": [release.namespace, *spaces], "tenants": wanted}
+
+
+@pytest.fixture(scope="module")
+def address(release: Release, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return release.address(tmp_path_factory.mktemp("person"))
+
+
+def address_of(release: Release, address: list[str], name: str, folder: Path) -> list[str]:
+    """How people of a tenant reach the broker."""
+    file, of = folder / f"{name}.creds", tenant(release, name).namespace
+    words = ("--namespace", release.namespace, "--tenant", of, "--out", str(file))
+    made = rover("kube", "credentials", *words, KUBECONFIG=str(release.cluster.config))
+    assert made.returncode == 0, made.stderr
+    return [*address[:2], "--secret-file", str(file)]
+
+
+def smaller(clicks: str) -> str:
+    """Return a job of the example's name that trains on the rows for evaluation."""
+    return example(clicks).replace("clicks_train.tsv", "clicks_eval.tsv")
+
+
+def test_two_jobs_of_one_name_train_to_their_ends_and_each_is_seen_by_its_own(
+    release: Release, address: list[str], clicks: str, tmp_path: Path
+) -> None:
+    ads = tenant(release, "ads")
+    release.kubectl("apply", "-f", "-", given=example(clicks))
+    ads.kubectl("apply", "-f", "-", given=smaller(clicks))
+    for each in (release, ads):
+        each.until_condition("clicks", "Complete")
+    figures = [each.get("rj", "clicks")["status"]["committed"] for each in (release, ads)]
+    assert figures == [ROWS, EVALUATION_ROWS]
+    assert {each["job"]: each["committed"] for each in listed(address)} == {
+        "clicks": ROWS,
+        f"{ads.namespace}/clicks": EVALUATION_ROWS,
+    }
+    of_ads = address_of(release, address, "ads", tmp_path)
+    assert [(each["job"], each["committed"]) for each in listed(of_ads)] == [("clicks", EVALUATION_ROWS)]
+    told = rover("events", "--json", *of_ads).stdout
+    uids = [each.get("rj", "clicks")["metadata"]["uid"].replace("-", "")[:16] for each in (release, ads)]
+    assert [each in told for each in uids] == [False, True]
+    for each in (release, ads):
+        each.kubectl("delete", "rj", "clicks", "--timeout=120s")
+
+
+def members(release: Release) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = release.get("pods", "-l", "app.kubernetes.io/component=member")["items"]
+    return found
+
+
+def is_training(release: Release) -> bool:
+    return bool(release.get("rj", "long").get("status", {}).get("committed"))
+
+
+def committed(release: Release) -> int:
+    return int(release.get("rj", "long")["status"]["committed"])
+
+
+def train_on(jobs: dict[str, Release], address: list[str]) -> None:
+    """Wait until each job, by its full name, has committed more, and see that no member of it was lost."""
+    before = {job: committed(each) for job, each in jobs.items()}
+    until(lambda: all(committed(each) > before[job] for job, each in jobs.items()), "they train on", 0.5)
+    lost = {job: facts(address, job, "member.lost") for job in jobs}
+    assert not any(lost.values()), lost
+
+
+def credentials(release: Release) -> dict[str, str]:
+    """Return the credentials of members, by their Secrets."""
+    found = release.get("secrets")["items"]
+    return {
+        each["metadata"]["name"]: base64.b64decode(each["data"]["credential"]).decode()
+        for each in found
+        if "credential" in each.get("data", {})
+    }
+
+
+def is_let_in(url: str, credential: str) -> bool:
+    """Whether the broker still takes a credential."""
+
+    async def connect() -> bool:
+        try:
+            bus = await NatsBus.connect(url, secret=credential)
+        except AccessDenied:
+            return False
+        await bus.close()
+        return True
+
+    return asyncio.run(connect())
+
+
+def test_jobs_train_on_while_tenants_come_and_go_and_one_that_is_deleted_leaves_the_other(
+    release: Release, address: list[str], clicks: str
+) -> None:
+    ads, maps = tenant(release, "ads"), tenant(release, "maps")
+    for each in (release, ads):
+        each.kubectl("apply", "-f", "-", given=long_job(clicks))
+    until(lambda: all(map(is_training, (release, ads))), "both train", 0.5)
+    for each in (release, ads):
+        about = [pod["metadata"] for pod in members(each)]
+        roles = {pod["labels"]["rover-bus.io/role"] for pod in about}
+        assert roles == {"master", "worker", "ps"}, "a job of its own in each"
+        assert {*credentials(each)} == {pod["name"] for pod in about}, "and the Secrets of its pods alone"
+    keys = release.get("secret", "rover-keys")["data"]
+    jobs = {"long": release, f"{ads.namespace}/long": ads}
+    train_on(jobs, address)
+
+    more = release.install(values(release, clicks, "ads", "maps"))
+    assert more.returncode == 0, more.stderr + release.told()
+    now = release.get("secret", "rover-keys")["data"]
+    assert {name for name in keys if keys[name] != now[name]} == {"tenants", "limits"}, "no key is another"
+    maps.kubectl("apply", "-f", "-", given=smaller(clicks))
+    maps.until_condition("clicks", "Complete")
+    train_on(jobs, address)
+
+    fewer = release.install(values(release, clicks, "maps"))
+    assert fewer.returncode == 0, fewer.stderr + release.told()
+    assert release.get("secret", "rover-keys")["data"] == now, "a tenant is not removed by the list"
+    train_on(jobs, address)
+
+    stolen = next(iter(credentials(ads).values()))
+    assert is_let_in(address[1], stolen)
+    ads.kubectl("delete", "rj", "long", "--timeout=120s")
+    until(lambda: not members(ads), "no pod of it", 0.5)
+    until(lambda: ads.secrets() == [], "no Secret of it", 0.5)
+    until(lambda: not is_let_in(address[1], stolen), "no right of it", 0.5)
+    train_on({"long": release}, address)
+    assert state_of(address, f"{ads.namespace}/long")["state"] == "cancelled"
+    assert release.conditions("long")["Running"] == "True"
+    release.kubectl("delete", "rj", "long", "--timeout=120s")
+    until(lambda: release.secrets() == KEYS, "the keys alone", 0.5)
