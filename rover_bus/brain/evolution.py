@@ -173,6 +173,7 @@ def _evolve_job(state: BrainState, record: OfOneJob) -> None:
             reserve(state, state.jobs[job], record)
         case MembersSeen(job=job):
             _see_members(state.jobs[job], record)
+            _hold_again(state.jobs[job])
             _let_others_have(state, state.jobs[job])
             recount(state, state.jobs[job])
         case WindowClosed(job=job):
@@ -242,6 +243,7 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
         job.seats = [MasterSeat(host=host) for host in plan.masters]
         job.cold = plan.constant == "cold_start"
     job.probe = None
+    job.began_with = (job.samples, job.committed) if plan.step == "start" else job.began_with
     by_person = plan.step == "asked"
     job.change = Change(
         plan=plan.plan,
@@ -306,13 +308,15 @@ def _observe(job: KnownJob, fact: ObservedFact, took_s: float, cause: str) -> No
 
 
 def _let_others_have(state: BrainState, job: KnownJob) -> None:
-    """A suspended job whose last member has left holds nothing from there on: its room is free for others (docs/design/0079). Where
-    a master of before brings its members back by itself, it holds again what it did.
-    """
+    """A suspended job whose last member has left holds nothing from there on: its room is free for others (docs/design/0079)."""
     if job.paused and job.releases and not job.members and job.held is not None:
         _hold_nothing(job)
         offer_again(state)
-    elif job.released is not None and job.held is None and job.members and job.change is None:
+
+
+def _hold_again(job: KnownJob) -> None:
+    """A master of before brings the members of a suspended job back by itself: it holds again what it did."""
+    if job.released is not None and job.held is None and job.members and job.change is None:
         job.held, job.released = job.released, None
 
 
@@ -417,6 +421,7 @@ def _apply(job: KnownJob, fact: PlanApplied, size: Size) -> None:
 def _withdraw(job: KnownJob, plan: int) -> None:
     """It holds nothing, as before its first plan. What never ran has taught nothing: no size is declined, no change taken back."""
     job.plan, job.withdrawn = max(job.plan, plan), job.withdrawn + 1
+    job.released = job.held if job.tried else None  # what it trained with before: it asks for that again
     job.held = job.rest = job.change = None
     job.rollbacks, job.recent, job.declined = 0, [], []
 

@@ -152,6 +152,7 @@ class KnownJob(msgspec.Struct):
     cores_used: dict[str, float] = {}  # of one member, by role
     samples: float = 0.0  # trained while watched
     committed: int = 0
+    began_with: tuple[float, int] = (0.0, 0)  # both, when its last start was proposed
     total: int = 0
     memory: dict[str, list[tuple[float, int]]] = {}  # by member name: (samples, bytes)
     say_needs: list[str] = []  # servers that say what they need: what hosts see of them is less
@@ -193,8 +194,9 @@ class KnownJob(msgspec.Struct):
 
     @property
     def has_trained(self) -> bool:
-        """Whether any of its samples was seen to be trained."""
-        return self.samples > 0 or self.committed > 0
+        """Whether any of its samples was seen to be trained since its start was proposed."""
+        samples, committed = self.began_with
+        return self.samples > samples or self.committed > committed
 
     @property
     def throughput(self) -> float:

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-import msgspec
-
 from rover_bus.events import causes, log
 from rover_bus.events.facts import MemberLeft
-from rover_bus.events.log import Record, Rewound
-from rover_bus.master import lifecycle
+from rover_bus.events.log import Record
+from rover_bus.master import lifecycle, withdrawing
 from rover_bus.master.cut import Cut, identity_of, position, rewound
 from rover_bus.master.ledger import Ledger
 from rover_bus.master.phases import Starting, Training
@@ -74,23 +72,13 @@ def _all_go_back(state: State) -> bool:
 
 def _go_back(state: State, cut: Cut | None, cause: str) -> Consequences:
     """The job lies at this cut; None: at the beginning, nothing was trained."""
-    for number in sorted(state.cuts.known):
-        newer = state.cuts.known[number]
-        if number > (cut.number if cut is not None else 0):
-            yield newer.failed("the servers of the job were released", cause)
     if cut is not None:
         ledger: Ledger | None = rewound(cut, state.ledger, state.generation + 1)
         why = f"suspended at cut {cut.number}"
     else:
         ledger, why = lifecycle.empty_ledger(state), "suspended before anything was trained"
-    yield Rewound(
-        generation=state.generation + 1,
-        ledger=msgspec.Raw(msgspec.msgpack.encode(ledger)),
-        reason=f"{why}: all servers leave, and begin from there when it is resumed",
-        cut=cut.number if cut is not None else 0,
-        servers=sorted({index for index, _, _ in state.slots.owners}) if cut is not None else [],
-        cause=cause,
-    )
+    then = f"{why}: all servers leave, and begin from there when it is resumed"
+    yield from withdrawing.go_back(state, cut, ledger, then, cause)
     yield from _let_go(state, why, cause)
 
 

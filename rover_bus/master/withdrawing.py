@@ -14,6 +14,7 @@ import msgspec
 from rover_bus.events.facts import MemberLeft, PlanProposed
 from rover_bus.events.log import Record, Rewound
 from rover_bus.master import cutting
+from rover_bus.master.cut import Cut, rewound
 from rover_bus.master.ledger import Ledger, first_token
 from rover_bus.master.phases import Starting, Training, name_of
 from rover_bus.master.state import Admitted, State
@@ -49,16 +50,32 @@ def obstacle(state: State) -> str:
     ledger, slots = state.ledger, state.slots
     leased = ledger is not None and ledger.next_token != first_token(state.generation)
     done = ledger is not None and ledger.samples_done() != (0, 0)
-    if leased or done or state.cuts.back.servers or state.cuts.last_ready:
+    trained = done or state.cuts.back.servers or state.cuts.last_ready
+    if leased or (trained and at_rest(state) is None):
         return "the job has begun to train"
     if slots.rollout is not None or slots.interrupted is not None:
         return "slots move between its servers"
     return ""
 
 
+def at_rest(state: State) -> Cut | None:
+    """Return the cut on storage that has all that a job trained before this start, which has leased nothing; None without one."""
+    if state.ledger is None or not state.slots.owners:
+        return None
+    done, _ = state.ledger.samples_done()
+    ready = (cut for cut in state.cuts.known.values() if cut.state == "ready" and not cut.over)
+    return next((cut for cut in ready if cut.number == state.cuts.last_ready and cut.samples == done), None)
+
+
 def unroute(state: State, empty: Ledger | None, cause: str) -> Steps:
-    """Take back the routing of servers that no worker came to: they hold no row. `empty`: the ledger of the next generation."""
-    if state.slots.routing is not None:
+    """Take back the routing of servers that no worker came to: they hold no row, or what a cut has. `empty`: the ledger of
+    the next generation.
+    """
+    cut = at_rest(state)
+    if cut is not None:
+        why = f"{REASON}: all servers leave, and begin from cut {cut.number} when they come again"
+        yield from go_back(state, cut, rewound(cut, state.ledger, state.generation + 1), why, cause)
+    elif state.slots.routing is not None:
         yield from cutting.end_all(state, cause, REASON)
         yield Rewound(
             generation=state.generation + 1,
@@ -66,6 +83,22 @@ def unroute(state: State, empty: Ledger | None, cause: str) -> Steps:
             reason=f"{REASON} before anything was trained: its servers leave",
             cause=cause,
         )
+
+
+def go_back(state: State, cut: Cut | None, ledger: Ledger | None, why: str, cause: str) -> Steps:
+    """All servers leave, and begin from a cut on storage when they come again; None: empty."""
+    for number in sorted(state.cuts.known):
+        newer = state.cuts.known[number]
+        if number > (cut.number if cut is not None else 0):
+            yield newer.failed("the servers of the job were released", cause)
+    yield Rewound(
+        generation=state.generation + 1,
+        ledger=msgspec.Raw(msgspec.msgpack.encode(ledger)),
+        reason=why,
+        cut=cut.number if cut is not None else 0,
+        servers=sorted({index for index, _, _ in state.slots.owners}) if cut is not None else [],
+        cause=cause,
+    )
 
 
 def release(servers: Collection[Admitted], cause: str) -> Steps:

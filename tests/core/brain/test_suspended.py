@@ -8,6 +8,7 @@ from life_of_jobs import Life
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.events import facts
 from rover_bus.events.facts import PlanProposed, PlanRequested, PlanWithheld
+from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec
 
 GIB = 1 << 30
@@ -180,3 +181,24 @@ def test_a_job_that_ends_while_it_is_suspended_is_remembered() -> None:
     life = suspended()
     life.notice(facts.JobEnded(job="a", state="stopped"))
     assert [past.job for past in life.brain.state.past] == ["a"]
+
+
+def test_a_resumed_start_below_its_least_is_withdrawn_and_asks_again_for_what_it_had() -> None:
+    life = suspended(OF_THREE)
+    was, before = life.jobs["a"].size, len(counts(life))
+    life.jobs["a"].starts_s = 1e9
+    life.resume("a")
+    life.wait(1)
+    said = {"host": "h", "job": "a", "uid": f"{1:012x}", "reason": "Unschedulable", "why": "0/1 nodes"}
+    server = next(member for member in life.jobs["a"].members if member.role == "ps")
+    life.notice(HostMemberStalled(**said, member=server))
+    life.wait(1)
+    assert [plan.constant for plan in life.found(PlanProposed) if plan.job == "a"][before + 1 :] == [
+        "below_least"
+    ]
+    assert life.brain.state.jobs["a"].waits
+    life.jobs["a"].starts_s = 1.5
+    life.wait(90)
+    assert [plan.size for plan in life.found(PlanProposed) if plan.job == "a"][before + 2] == was
+    assert life.same_from_snapshot()
+    assert life.same()
