@@ -100,7 +100,7 @@ def _days(days: float) -> str:
 # -- Kubernetes --------------------------------------------------------------------------------------------------------
 
 
-def look_at_rights(namespaces: Sequence[str], kubeconfig: str) -> Iterator[Finding]:
+def look_at_rights(namespaces: Sequence[str], kubeconfig: str, policy: str = "") -> Iterator[Finding]:
     """Yield what an operator must do in these namespaces and this process may not, by the API server's own word."""
     import asyncio
 
@@ -111,7 +111,7 @@ def look_at_rights(namespaces: Sequence[str], kubeconfig: str) -> Iterator[Findi
     async def ask() -> list[str]:
         api = await Api.connect(kubeconfig)
         try:
-            return await missing(api, namespaces)
+            return await missing(api, namespaces, policy)
         finally:
             await api.close()
 

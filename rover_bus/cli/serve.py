@@ -100,7 +100,7 @@ class ServiceOptions:
     node_memory: str
     agents: str
     sidecars: str
-    plan_answers: bool
+    plan_answers: str
     tenants: list[str]
     uid: str
     pass_file: str
@@ -172,7 +172,7 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     cluster.add_argument("--node-memory", default="", metavar="DIR")
     cluster.add_argument("--agents", default="", metavar="NAMESPACE/ACCOUNT")
     cluster.add_argument("--sidecars", default="", metavar="SIZE")
-    cluster.add_argument("--plan-answers", action="store_true")
+    cluster.add_argument("--plan-answers", default="", metavar="POLICY")
     cluster.add_argument("--tenant", dest="tenants", action="append", default=[])
     agent = parser.add_argument_group("node-agent")
     agent.add_argument("--uid", default=environment.get("ROVER_UID", ""))

@@ -5,7 +5,8 @@ Asked by objects.py at every Turn; service.py carries the effects out. The rules
 - An answer belongs to its RoverJob before anything comes of it, and goes with it.
 - It is a word on the plan that waits, or none: what waits is what the facts of the run say, not what the answer says.
 - One word a plan. A plan that has been answered is answered; the answer whose word it is says so, any other one says whose it is.
-- Where no policy of the cluster pins `by` to the user, a name proves nothing, and every answer is refused.
+- Where no policy of the cluster pins `by` to the user, a name proves nothing, and every answer is refused. The policy is looked
+  at before an answer counts: it must be in force, and have been when the answer was created.
 - What is written is seen before the next is decided, so that an operator that died after any write is gone on from there.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 from rover_bus.events.deciding import WakeAt
 from rover_bus.kube.kinds import Metadata, Ref
@@ -56,7 +57,14 @@ class SettleAnswer:
     fact: int = 0
 
 
-AnswerAct = OwnAnswer | SayAnswer | SettleAnswer
+@dataclass(frozen=True, slots=True)
+class ReadPolicy:
+    """Look at the policy that pins names."""
+
+    policy: str
+
+
+AnswerAct = OwnAnswer | ReadPolicy | SayAnswer | SettleAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ def decide_answers(
         if now_s < known.not_before_s:
             yield WakeAt(known.not_before_s)
             continue
-        act = _on(state, known.answer, now_s)
+        act = _on(state, known, now_s)
         if isinstance(act, SayAnswer):
             if job in stating and not known.states:
                 continue
@@ -91,8 +99,9 @@ def _is_under_way(state: Objects, known: KnownAnswer) -> bool:
     return known.acting or known.sequence > state.heard or known.answer.metadata.version < known.version
 
 
-def _on(state: Objects, answer: PlanAnswer, now_s: float) -> AnswerAct | WakeAt:
+def _on(state: Objects, asked: KnownAnswer, now_s: float) -> AnswerAct | WakeAt:
     """Decide on one answer."""
+    answer = asked.answer
     job = _job_of(answer)
     known = state.known.get(job)
     object_ = known.object if known is not None else None
@@ -104,7 +113,7 @@ def _on(state: Objects, answer: PlanAnswer, now_s: float) -> AnswerAct | WakeAt:
         return SettleAnswer(answer, "Refused", "NoSuchJob", said)
     if not answer.belongs_to(object_.metadata):
         return OwnAnswer(answer, object_.metadata)
-    if not state.proven:
+    if not state.policy:
         said = (
             "no policy of this cluster pins spec.by to the user who creates an answer, so that it proves no name:"
             " an administrator sets the chart's value planAnswers, or a person says `rover plan approve`"
@@ -113,7 +122,24 @@ def _on(state: Objects, answer: PlanAnswer, now_s: float) -> AnswerAct | WakeAt:
     run = state.run_of(job)
     if run is None or run.uid != uid_of(object_.metadata):
         return _unless_early(answer, now_s, "NotSubmitted", f"the job of RoverJob {job.name} does not run")
-    return _on_run(answer, run, f"{state.asker_of(job)}/{answer.spec.by}", now_s)
+    act = _on_run(answer, run, f"{state.asker_of(job)}/{answer.spec.by}", now_s)
+    return _if_pinned(act, asked, state.policy) if isinstance(act, SayAnswer) else act
+
+
+def _if_pinned(word: SayAnswer, asked: KnownAnswer, policy: str) -> AnswerAct:
+    """Let an answer count only where the name in it is its user's."""
+    match asked.name:
+        case "unread":
+            return ReadPolicy(policy)
+        case "pinned":
+            return word
+        case "early":
+            said = f"it was created before the policy {policy} was in force, so that it proves no name: create it again"
+        case "free":
+            said = f"the policy {policy} is not in force, so that spec.by proves no name: an administrator applies the chart again"
+        case _:
+            assert_never(asked.name)
+    return SettleAnswer(asked.answer, "Refused", "NameNotProven", said)
 
 
 def _on_run(answer: PlanAnswer, run: FollowedRun, by: str, now_s: float) -> AnswerAct | WakeAt:

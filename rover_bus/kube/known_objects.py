@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar, assert_never
+from typing import Literal, TypeVar, assert_never
 
 from rover_bus.events.errors import InputError
 from rover_bus.events.facts import JobForgotten
@@ -92,6 +92,16 @@ class AnswerActing:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyRead:
+    """The policy that pins names was looked at for an answer, which is all of that effect. `since_s`: Unix time from which on they
+    are pinned; None: they are not.
+    """
+
+    ref: Ref
+    since_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerActed:
     """It is done, as of an object."""
 
@@ -99,7 +109,16 @@ class AnswerActed:
 
 
 Happening = (
-    ObjectSeen | HeardFact | Acting | Acted | Chose | TenantsKnown | AnswerSeen | AnswerActing | AnswerActed
+    ObjectSeen
+    | HeardFact
+    | Acting
+    | Acted
+    | Chose
+    | TenantsKnown
+    | AnswerSeen
+    | AnswerActing
+    | PolicyRead
+    | AnswerActed
 )
 
 # -- state -----------------------------------------------------------------------------------------------------------------
@@ -128,10 +147,13 @@ class KnownObject(OnItsWay):
 
 @dataclass(frozen=True, slots=True)
 class KnownAnswer(OnItsWay):
-    """An answer. `states`: its word was stated, or may have been; it may not have been received yet."""
+    """An answer. `states`: its word was stated, or may have been; it may not have been received yet. `name`: whether the name in it
+    is its user's, because it was created under a policy that is in force; `early`: before that.
+    """
 
     answer: PlanAnswer = NONE_YET
     states: bool = False
+    name: Literal["unread", "pinned", "early", "free"] = "unread"
 
 
 Way = TypeVar("Way", bound=OnItsWay)
@@ -140,8 +162,8 @@ Way = TypeVar("Way", bound=OnItsWay)
 @dataclass(frozen=True, slots=True)
 class Objects:
     """Everything that is known. `namespaces`: whose objects are followed, "": all; `cluster`: what tells this cluster from others
-    on the bus, "": nothing; `forgotten`: runs, by their uids; `heard`: the newest fact received; `proven`: a policy of the cluster
-    pins the name in an answer to the user who created it. `declared`: tenants that are made with the stack, whether they are
+    on the bus, "": nothing; `forgotten`: runs, by their uids; `heard`: the newest fact received; `policy`: that pins the name
+    in an answer to the user who created it, "": none. `declared`: tenants that are made with the stack, whether they are
     there already or not: no object of theirs becomes a job of `default` meanwhile.
     """
 
@@ -154,7 +176,7 @@ class Objects:
     forgotten: frozenset[str] = frozenset()
     heard: int = 0
     answers: Mapping[Ref, KnownAnswer] = field(default_factory=dict)
-    proven: bool = False
+    policy: str = ""
     declared: frozenset[str] = frozenset()
 
     def tenant_of(self, ref: Ref) -> str:
@@ -217,11 +239,22 @@ def evolve(state: Objects, happening: Happening) -> Objects:
             return _with_answer(
                 state, ref, known and replace(known, acting=True, states=known.states or states)
             )
+        case PolicyRead(ref, since_s):
+            known = state.answers.get(ref)
+            read = known and replace(known, acting=False, failures=0, name=_name_under(known.answer, since_s))
+            return _with_answer(state, ref, read)
         case AnswerActed(done):
             known = state.answers.get(done.ref)
             return _with_answer(state, done.ref, known and _after(known, done))
         case _:
             assert_never(happening)
+
+
+def _name_under(answer: PlanAnswer, since_s: float | None) -> Literal["pinned", "early", "free"]:
+    made = answer.metadata.creation_timestamp
+    if since_s is None or made is None:
+        return "free"
+    return "pinned" if made.timestamp() >= since_s else "early"
 
 
 def _see(state: Objects, ref: Ref, object_: RoverJob | None) -> Objects:

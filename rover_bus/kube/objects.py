@@ -227,7 +227,7 @@ def _on(state: Objects, ref: Ref, known: KnownObject, now_s: float) -> Steps:
     elif own is None:
         yield from _hand_in(known, object_, run, by, now_s, state.lacking(ref))
     elif own.end is None:
-        yield from _run(known, object_, own, by, now_s, state.proven)
+        yield from _run(known, object_, own, by, now_s, bool(state.policy))
     else:
         yield from _end(known, object_, own, by, now_s)
 

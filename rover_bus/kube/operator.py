@@ -45,8 +45,8 @@ log = get_logger("rover.kube")
 class OperatorOptions:
     """What an operator is given. connect: a bus with the rights of a host's daemon; connect_asking: with those of what submits jobs
     and asks of them. namespaces: the first holds the Lease. agents: of nodes, to which it gives their rights; None: there are none.
-    plan_answers: a policy of the cluster pins the name in a PlanAnswer to its user; else they are refused. tenants: that are made
-    with the stack: objects in the namespace of such a name wait until it is there.
+    plan_answers: the policy of the cluster that pins the name in a PlanAnswer to its user; "": there is none, they are refused.
+    tenants: that are made with the stack: objects in the namespace of such a name wait until it is there.
     """
 
     pods: PodSettings
@@ -57,7 +57,7 @@ class OperatorOptions:
     learn_tenant: Callable[[bytes], None] = lambda _: None
     settings: Settings = DEFAULTS
     agents: AgentsOf | None = None
-    plan_answers: bool = False
+    plan_answers: str = ""
     tenants: Sequence[str] = ()
     holder: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
@@ -117,7 +117,7 @@ async def _serve_objects(api: Api, options: OperatorOptions, cluster: KubeCluste
                 mirrors = Mirrors(cluster.objects, cluster.answers)
                 begin = Objects(
                     frozenset(options.namespaces),
-                    proven=options.plan_answers,
+                    policy=options.plan_answers,
                     declared=frozenset(options.tenants),
                 )
                 await follow_objects(api, bus, mirrors, begin)

@@ -47,6 +47,13 @@ NEEDS = (
 )
 
 
+def needs(policy: str = "") -> tuple[NeededRight, ...]:
+    """Return what an operator needs. `policy`: that pins the names in answers to plans, "": it takes none."""
+    group, verbs = "admissionregistration.k8s.io", ("get",)
+    kinds = ("validatingadmissionpolicies", "validatingadmissionpolicybindings") if policy else ()
+    return (*NEEDS, *(NeededRight(group, each, verbs, "cluster", policy) for each in kinds))
+
+
 class _AccessReview(msgspec.Struct):
     class _Allowed(msgspec.Struct):
         allowed: bool = False
@@ -54,10 +61,10 @@ class _AccessReview(msgspec.Struct):
     status: _Allowed = msgspec.field(default_factory=_Allowed)
 
 
-async def missing(api: Api, namespaces: Sequence[str]) -> list[str]:
-    """Return what this process may not do that an operator must, a line each. Raises ApiRefused, ApiUnreachable, BadMessage."""
+async def missing(api: Api, namespaces: Sequence[str], policy: str = "") -> list[str]:
+    """Return what this process may not do of `needs`, a line each. Raises ApiRefused, ApiUnreachable, BadMessage."""
     found = []
-    for need, verb, namespace in asked(namespaces):
+    for need, verb, namespace in asked(namespaces, policy):
         resource, _, sub = need.resource.partition("/")
         attributes: Json = {
             "group": need.group,
@@ -78,9 +85,9 @@ async def missing(api: Api, namespaces: Sequence[str]) -> list[str]:
     return found
 
 
-def asked(namespaces: Sequence[str]) -> Iterator[tuple[NeededRight, str, str]]:
+def asked(namespaces: Sequence[str], policy: str = "") -> Iterator[tuple[NeededRight, str, str]]:
     """Yield each verb of each need, with the namespace that it is asked in."""
-    for need in NEEDS:
+    for need in needs(policy):
         where = {"namespaces": namespaces, "first": namespaces[:1], "cluster": ("",)}[need.of]
         for namespace in where:
             for verb in need.verbs:

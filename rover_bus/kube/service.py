@@ -35,7 +35,7 @@ from rover_bus.events.stating import hand_in, state_of_job
 from rover_bus.events.streams import OF_THE_CLUSTER, SETTINGS, TENANTS
 from rover_bus.events.subjects import everywhere, host_facts, job_facts, split_job
 from rover_bus.events.written_settings import load
-from rover_bus.kube.answering import AnswerAct, ForAnswer, OwnAnswer, SayAnswer, SettleAnswer
+from rover_bus.kube.answering import AnswerAct, ForAnswer, OwnAnswer, ReadPolicy, SayAnswer, SettleAnswer
 from rover_bus.kube.api import Api, ApiRefused
 from rover_bus.kube.conditions import moment
 from rover_bus.kube.kinds import NAMESPACE, Json, Ref
@@ -49,8 +49,10 @@ from rover_bus.kube.known_objects import (
     Happening,
     Objects,
     ObjectSeen,
+    PolicyRead,
     TenantsKnown,
 )
+from rover_bus.kube.name_policy import pinned_since
 from rover_bus.kube.notices import EVENT, Notice, event_of
 from rover_bus.kube.object import API_VERSION, KIND, PLURAL
 from rover_bus.kube.objects import (
@@ -102,10 +104,28 @@ class Mirrors:
 async def follow_objects(api: Api, bus: Bus, mirrors: Mirrors, begin: Objects) -> None:
     """Follow RoverJobs, and answers to their plans, until cancelled. `begin`: what is known without a look at either."""
     begin = replace(begin, cluster=await identify(api))
+    if begin.policy:
+        await _look_at_policy(api, begin.policy)
     while True:
         following = ObjectsShell(api, bus, mirrors, begin)
         await following.run()
         log.warning("facts of jobs are lost (a power cut?): everything is read again")
+
+
+async def _look_at_policy(api: Api, policy: str) -> None:
+    """Say at once what would refuse every answer."""
+    try:
+        if await pinned_since(api, policy) is None:
+            log.warning(
+                "PlanAnswers are refused: no policy that is in force pins their names; apply the chart again",
+                policy=policy,
+            )
+    except ApiRefused as error:
+        log.warning(
+            "PlanAnswers are not settled: let the operator get the policy and its binding",
+            policy=policy,
+            why=str(error),
+        )
 
 
 async def identify(api: Api) -> str:
@@ -234,6 +254,9 @@ class ObjectsShell:
         """Do one thing for an answer. What fails is decided again: its watch tells of it as it is now."""
         version, sequence, problem = 0, 0, ""
         try:
+            if isinstance(act, ReadPolicy):
+                self._take(PolicyRead(ref, await pinned_since(self._api, act.policy)))
+                return
             version, sequence = await self._do_answer(act)
         except RoverError as error:
             problem = str(error)
@@ -243,7 +266,7 @@ class ObjectsShell:
             log.error("an answer cannot be served", answer=str(ref), why=problem)
         self._take(AnswerActed(Acted(ref, time.time(), version, sequence, problem)))
 
-    async def _do_answer(self, act: AnswerAct) -> tuple[int, int]:
+    async def _do_answer(self, act: OwnAnswer | SayAnswer | SettleAnswer) -> tuple[int, int]:
         """Do one thing; return the version that an answer has by it, and the sequence of a fact that will be heard."""
         match act:
             case OwnAnswer(answer, owner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,15 @@ from pod_stacks import PodStack, pod_stack
 from small_job import SmallJob
 from waiting_plan import PLAN, propose
 
+from rover_bus.kube.name_policy import SETTLES_S
+
+POLICY = "rover-default-answers"
+
 
 @pytest.fixture
 def stack(cluster: Cluster, node: str, namespace: str, tmp_path: Path) -> Iterator[PodStack]:
     """A stack whose members are pods, and whose operator is told that a policy pins names."""
-    with pod_stack(cluster, namespace, tmp_path, "--plan-answers") as made:
+    with pod_stack(cluster, namespace, tmp_path, "--plan-answers", POLICY) as made:
         yield made
 
 
@@ -41,6 +46,7 @@ def approver(installed: Cluster, namespace: str, tmp_path: Path) -> Iterator[Clu
     role = ("--clusterrole=rover-default-approver", "--user=user")
     bound = installed.kubectl("-n", namespace, "create", "rolebinding", "people", *role)
     assert bound.returncode == 0, bound.stderr
+    time.sleep(SETTLES_S)  # a name from before then proves nothing
     config = installed.user()
     yield Cluster(installed.command, installed.environment | {"KUBECONFIG": str(config)}, config)
     installed.kubectl("delete", "-f", "-", given=given)

@@ -10,9 +10,10 @@ from kube_chart import documents, rendered
 from kube_cluster import Cluster
 from outside import rover
 
-from rover_bus.kube.rights import NEEDS
+from rover_bus.kube.rights import needs
 
-VERBS = {(need.group, need.resource, verb, need.name) for need in NEEDS for verb in need.verbs}
+POLICY = "rover-default-answers"
+VERBS = {(need.group, need.resource, verb, need.name) for need in needs(POLICY) for verb in need.verbs}
 
 
 @pytest.mark.parametrize("values", [{}, {"clusterWide": True}], ids=("default", "cluster-wide"))
@@ -40,7 +41,7 @@ def test_what_is_needed_is_what_the_chart_grants(
 
 def test_what_an_account_may_not_do_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """The administrator may do all of it, `user` nothing."""
-    where = ("--dir", str(tmp_path / "state"), "--namespace", namespace)
+    where = ("--dir", str(tmp_path / "state"), "--namespace", namespace, "--plan-answers", POLICY)
     said = rover("doctor", *where, "--kubeconfig", str(cluster.config)).stdout
     assert f"ok    it may do all that an operator does in {namespace}" in said
     done = rover("doctor", *where, "--kubeconfig", str(cluster.user()))

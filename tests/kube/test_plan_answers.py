@@ -18,12 +18,41 @@ from patience import PATIENCE_S
 from rover_bus.events import facts as f
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.fact import JobFact
+from rover_bus.kube import name_policy
 from rover_bus.kube.api import ApiRefused
 from rover_bus.kube.plan_answers import PLAN_ANSWER, answer_of
 from rover_bus.kube.roverjobs import ROVER_JOB
 from rover_bus.kube.service import identify
 
 PLAN = 7
+POLICY = "names-of-answers"
+PINS = "true"  # every name: how the chart's policy compares is tried in test_people_of_the_chart.py
+OBJECTS: list[dict[str, Any]] = [
+    {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": POLICY},
+        "spec": {
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": ["rover-bus.io"],
+                        "apiVersions": ["*"],
+                        "operations": ["CREATE"],
+                        "resources": ["plananswers"],
+                    }
+                ]
+            },
+            "validations": [{"expression": PINS}],
+        },
+    },
+    {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": POLICY},
+        "spec": {"policyName": POLICY, "validationActions": ["Deny"]},
+    },
+]
 Scene = Callable[[Stage], Coroutine[Any, Any, None]]
 
 
@@ -31,6 +60,16 @@ Scene = Callable[[Stage], Coroutine[Any, Any, None]]
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def policy(installed: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A policy that is in force at once."""
+    monkeypatch.setattr(name_policy, "SETTLES_S", 0.0)
+    made = "\n---\n".join(map(json.dumps, OBJECTS))
+    assert installed.kubectl("apply", "-f", "-", given=made).returncode == 0
+    yield
+    installed.kubectl("delete", "-f", "-", given=made)
 
 
 @pytest.fixture
@@ -96,7 +135,7 @@ def test_what_the_object_shows_is_a_command_that_answers(stage: Stage) -> None:
     """The command is run by a shell as it stands; the name in it is the user's."""
 
     async def scene(stage: Stage) -> None:
-        async with stage.operator():
+        async with stage.operator(policy=POLICY):
             await waits(stage)
             seen = await stage.until(lambda seen: "kubectl" in message_of(seen))
             command = message_of(seen).partition("; or ")[2].removesuffix(" (or Reject)")
@@ -144,7 +183,7 @@ def message_of(object_: Any) -> str:
 
 def test_answers_to_other_plans_and_second_answers_do_nothing_and_say_so(stage: Stage) -> None:
     async def scene(stage: Stage) -> None:
-        async with stage.operator():
+        async with stage.operator(policy=POLICY):
             await waits(stage)
             await create(stage, "other", plan=PLAN - 1)
             became = await settled(stage, "other")
@@ -163,7 +202,7 @@ def test_answers_to_other_plans_and_second_answers_do_nothing_and_say_so(stage: 
 
 def test_without_a_policy_an_answer_is_refused(stage: Stage) -> None:
     async def scene(stage: Stage) -> None:
-        async with stage.operator(proven=False):
+        async with stage.operator():
             await waits(stage)
             await create(stage, "blind")
             became = await settled(stage, "blind")
@@ -175,9 +214,34 @@ def test_without_a_policy_an_answer_is_refused(stage: Stage) -> None:
     play(stage, scene)
 
 
+async def refused(stage: Stage, name: str, why: str) -> None:
+    await create(stage, name)
+    became = (await settled(stage, name))["status"]
+    assert (became["state"], became["reason"]) == ("Refused", "NameNotProven")
+    assert why in became["message"]
+
+
+def test_a_name_from_before_the_policy_was_in_force_proves_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at a first install, or where the policy was taken away: who may create answers could write any name."""
+
+    async def scene(stage: Stage) -> None:
+        async with stage.operator(policy=POLICY):
+            await waits(stage)
+            monkeypatch.setattr(name_policy, "SETTLES_S", 600.0)
+            await refused(stage, "early", "create it again")
+            monkeypatch.setattr(name_policy, "SETTLES_S", 0.0)
+            stage.cluster.kubectl("delete", "validatingadmissionpolicybinding", POLICY)
+            await refused(stage, "free", "is not in force")
+            assert words(stage) == []
+
+    play(stage, scene)
+
+
 def test_an_answer_cannot_be_changed_and_goes_with_its_job(stage: Stage) -> None:
     async def scene(stage: Stage) -> None:
-        async with stage.operator():
+        async with stage.operator(policy=POLICY):
             await waits(stage)
             await create(stage, "mine")
             await settled(stage, "mine")
@@ -202,14 +266,14 @@ async def live(stage: Stage, mortal: Mortal) -> None:
 
 async def begin(stage: Stage) -> None:
     """An operator sees a plan wait, and ends."""
-    async with stage.operator():
+    async with stage.operator(policy=POLICY):
         await waits(stage)
         await stage.until(lambda seen: "waits for" in message_of(seen))
 
 
 async def finish(stage: Stage) -> dict[str, Any]:
     """See it to its end with an operator that does not die; return what is to be the same whatever happened."""
-    async with stage.operator() as mortal:
+    async with stage.operator(policy=POLICY) as mortal:
         await live(stage, mortal)
         (became,) = await answers(stage)
         await stage.until(lambda seen: seen and "waits for" not in message_of(seen))
@@ -238,7 +302,7 @@ def test_an_operator_that_dies_after_each_of_its_writes_answers_once(
     async def whole(stage: Stage) -> tuple[int, dict[str, Any]]:
         async with stage.played():
             await begin(stage)
-            async with stage.operator() as mortal:
+            async with stage.operator(policy=POLICY) as mortal:
                 await live(stage, mortal)
                 writes = mortal.done
             return writes, await finish(stage)
@@ -246,7 +310,7 @@ def test_an_operator_that_dies_after_each_of_its_writes_answers_once(
     async def broken(stage: Stage, writes: int) -> dict[str, Any]:
         async with stage.played():
             await begin(stage)
-            async with stage.operator(Mortal(writes)) as mortal:
+            async with stage.operator(Mortal(writes), policy=POLICY) as mortal:
                 await live(stage, mortal)
             return await finish(stage)
 

@@ -190,7 +190,7 @@ def test_operators_take_answers_only_where_a_policy_pins_their_names(
 ) -> None:
     for given in (True, False):
         made = rendered(cluster, {"planAnswers": given}, tmp_path).stdout
-        assert ("--plan-answers" in made) is given
+        assert ("--plan-answers=rover-default-answers" in made) is given
         assert ("ValidatingAdmissionPolicyBinding" in made) is given
         assert ("rover-default-approver" in made) is given
 

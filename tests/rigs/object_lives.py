@@ -188,9 +188,9 @@ class Stage:
 
     @asynccontextmanager
     async def operator(
-        self, mortal: Mortal | None = None, api_class: type[MortalApi] = MortalApi, *, proven: bool = True
+        self, mortal: Mortal | None = None, api_class: type[MortalApi] = MortalApi, *, policy: str = ""
     ) -> AsyncIterator[Mortal]:
-        """An operator of this namespace; at the end it is gone, as after SIGKILL. `proven`: it takes answers to plans."""
+        """An operator of this namespace; at the end it is gone, as after SIGKILL. `policy`: under which it takes answers."""
         mortal = mortal or Mortal()
         api = await api_class.connect(str(self.cluster.config))
         bus = await MortalBus.connect(self.broker.url, secret=self.broker.secret)
@@ -198,7 +198,7 @@ class Stage:
         api.mortal = bus.mortal = mortal
         here = [self.ref.namespace]
         mirrors = Mirrors(Mirror(api, ROVER_JOB, here), Mirror(api, PLAN_ANSWER, here))
-        following_them = follow_objects(api, bus, mirrors, Objects(frozenset(here), proven=proven))
+        following_them = follow_objects(api, bus, mirrors, Objects(frozenset(here), policy=policy))
         works = (mirrors.objects.run(), mirrors.answers.run(), following_them)
         following = [asyncio.create_task(each) for each in works]
         try:

@@ -26,7 +26,7 @@ from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.kube import objects
-from rover_bus.kube.answering import AnswerAct, ForAnswer, OwnAnswer, SayAnswer, SettleAnswer
+from rover_bus.kube.answering import ForAnswer, OwnAnswer, ReadPolicy, SayAnswer, SettleAnswer
 from rover_bus.kube.kinds import Ref
 from rover_bus.kube.known_objects import (
     Acted,
@@ -37,6 +37,7 @@ from rover_bus.kube.known_objects import (
     Chose,
     Objects,
     ObjectSeen,
+    PolicyRead,
 )
 from rover_bus.kube.notices import event_of
 from rover_bus.kube.objects import ForObject, ObjectsDecider
@@ -80,7 +81,8 @@ class ObjectScript:
         self.wakes: list[float] = []
         self.deaf = False
         self.early: list[str] = []  # what was done while time passed
-        self.decider = ObjectsDecider(Objects(proven=True))
+        self.pinned_s: float | None = BEGUN_S
+        self.decider = ObjectsDecider(Objects(policy="names"))
 
     def run(self, line: str) -> list[str]:
         """Run one command and return what was done, a line each."""
@@ -183,7 +185,11 @@ class ObjectScript:
 
     def do_unproven(self) -> None:
         """The cluster has no policy that pins the name in an answer."""
-        self.decider = ObjectsDecider(replace(self.decider.state, proven=False))
+        self.decider = ObjectsDecider(replace(self.decider.state, policy=""))
+
+    def do_policy(self, begins: str) -> None:
+        """The policy is in force so many seconds from now on, or it is `gone`."""
+        self.pinned_s = None if begins == "gone" else self.now + float(begins)
 
     def do_deaf(self) -> None:
         """Facts that are stored from here on are delivered later, by `hear`."""
@@ -228,6 +234,10 @@ class ObjectScript:
 
     def _carry_answer(self, work: ForAnswer) -> Iterable[str]:
         self.decider.decide(AnswerActing(work.ref, isinstance(work.act, SayAnswer)), self.now)
+        if isinstance(work.act, ReadPolicy):
+            self.decider.decide(PolicyRead(work.ref, self.pinned_s), self.now)
+            yield f"  {work.ref.name}: reads policy {work.act.policy}"
+            return
         before_version, before_sequence = self.answer_version, self.sequence
         told = self._do_answer(work.ref, work.act)
         version = self.answer_version if self.answer_version > before_version else 0
@@ -235,7 +245,7 @@ class ObjectScript:
         self.decider.decide(AnswerActed(Acted(work.ref, self.now, version, sequence)), self.now)
         yield f"  {work.ref.name}: {told}"
 
-    def _do_answer(self, ref: Ref, act: AnswerAct) -> str:
+    def _do_answer(self, ref: Ref, act: OwnAnswer | SayAnswer | SettleAnswer) -> str:
         match act:
             case OwnAnswer(_, owner):
                 about = {"apiVersion": "v", "kind": "RoverJob", "name": owner.name, "uid": owner.uid}
@@ -346,7 +356,7 @@ class ObjectScript:
         if self.deaf:
             return
         state = self.decider.state
-        heir = ObjectsDecider(Objects(chosen=state.chosen, proven=state.proven))
+        heir = ObjectsDecider(Objects(chosen=state.chosen, policy=state.policy))
         for ref in self.answers:
             heir.decide(AnswerSeen(ref, self._answer(ref)), self.now)
         if self.object is not None:

@@ -57,6 +57,12 @@ ENDINGS_S = 86_400.0
 @click.option(
     "--kubeconfig", default="", help="The cluster; left out: the one that this process is a pod of."
 )
+@click.option(
+    "--plan-answers",
+    default="",
+    metavar="POLICY",
+    help="With --namespace: the operator takes answers to plans under this policy (RELEASE-NAMESPACE-answers), and reads it.",
+)
 @output_option
 @click.pass_context
 def doctor(  # noqa: PLR0913 - a command's options are its parameters
@@ -69,6 +75,7 @@ def doctor(  # noqa: PLR0913 - a command's options are its parameters
     job: str,
     namespaces: tuple[str, ...],
     kubeconfig: str,
+    plan_answers: str,
     output: str,
 ) -> None:
     """Check this machine, and the stack that runs here (or at --url); with --tenant what there is of one tenant. Exit code 1 when
@@ -86,7 +93,7 @@ def doctor(  # noqa: PLR0913 - a command's options are its parameters
     stack = look_at_stack(lambda: find_stack(directory, url, secret_file, whose))
     findings = [*look_at_machine(Home.find(directory)), *stack]
     if namespaces:
-        findings += look_at_rights(namespaces, kubeconfig)
+        findings += look_at_rights(namespaces, kubeconfig, plan_answers)
     for verdict, what in findings:
         mark, colour = MARKS[verdict]
         click.echo(f"{click.style(mark, fg=colour)}  {what}")

@@ -46,8 +46,9 @@ from rover_bus.cli.service_words import words_of
 )
 @click.option(
     "--plan-answers",
-    is_flag=True,
-    help="A policy of the cluster pins the name in a PlanAnswer to its user: take them.",
+    default="",
+    metavar="POLICY",
+    help="The ValidatingAdmissionPolicy, and its binding, that pin the name in a PlanAnswer to its user: take those made under it.",
 )
 @click.option(
     "--tenant",
@@ -82,7 +83,6 @@ def operator(
     sets: tuple[str, ...],
     keys: str,
     state: str,
-    plan_answers: bool,
     tenants: tuple[str, ...],
     **named: str,
 ) -> None:
@@ -97,7 +97,4 @@ def operator(
 
     if keys:
         named["secret_file"] = secret_of(Home.find(state), keys, "daemon")
-    flags = ["--plan-answers"] * plan_answers
-    sys.exit(
-        serve.main(["operator", *flags, *words_of(named, namespace=namespaces, tenant=tenants, set=sets)])
-    )
+    sys.exit(serve.main(["operator", *words_of(named, namespace=namespaces, tenant=tenants, set=sets)]))

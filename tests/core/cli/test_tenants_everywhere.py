@@ -33,7 +33,6 @@ OF_NO_TENANT = {
         "web",
         "auth page-token",
         "brain",
-        "operator",
         "node-agent",
         "join",
         "restore",
@@ -42,7 +41,7 @@ OF_NO_TENANT = {
         "simulate",
         "fit",
         "nats",
-        *(f"kube {each}" for each in ("render", "prepare", "clean", "credentials", "memory")),
+        *(f"kube {each}" for each in ("render", "clean", "memory")),
         *(f"kube {each}" for each in ("approve", "reject")),
         "upgrade",
     ),
@@ -53,6 +52,9 @@ OF_NO_TENANT = {
     *(f"quota {each}" for each in ("list", "set", "remove")),
     *(f"freeze {each}" for each in ("list", "set", "lift")),
 }
+
+# What makes tenants, waits for them, or makes credentials of one: it takes no job.
+OF_TENANTS = {"operator", "kube prepare", "kube credentials"}
 
 
 def walk() -> Iterator[tuple[str, click.Command]]:
@@ -70,13 +72,13 @@ FOUND = dict(walk())
 
 
 def test_every_command_says_whether_tenants_mean_something_to_it() -> None:
-    assert set(FOUND) == OF_A_JOB | OF_ALL_JOBS | OF_NO_TENANT
+    assert set(FOUND) == OF_A_JOB | OF_ALL_JOBS | OF_TENANTS | OF_NO_TENANT
 
 
 @pytest.mark.parametrize("name", sorted(FOUND))
 def test_a_command_offers_the_tenant_where_it_is_of_jobs_and_nowhere_else(name: str) -> None:
     options = {each for one in FOUND[name].params for each in (*one.opts, *one.secondary_opts)}
-    assert ("--tenant" in options) == (name in OF_A_JOB | OF_ALL_JOBS)
+    assert ("--tenant" in options) == (name in OF_A_JOB | OF_ALL_JOBS | OF_TENANTS)
     if name in OF_A_JOB:
         assert {each.name for each in FOUND[name].params} & JOB_NAMES
 

@@ -243,14 +243,14 @@ def test_what_a_new_leader_does_first_may_fail_too(stage, monkeypatch):
 
 
 def test_a_brain_leaves_the_rule_of_one_job_out_and_goes_on_with_the_others(stage, monkeypatch):
-    whole = starting.first_size
+    whole = starting.size_to_begin_with
 
-    def first_size(spec, state):
-        if spec.name == "j":
+    def size_to_begin_with(job, state):
+        if job.spec.name == "j":
             raise KeyError("never seen before")
-        return whole(spec, state)
+        return whole(job, state)
 
-    monkeypatch.setattr(starting, "first_size", first_size)
+    monkeypatch.setattr(starting, "size_to_begin_with", size_to_begin_with)
 
     async def scenario(it):
         host = HostRegistered(host="h", capacity=HostCapacity(cores=4, memory_bytes=1 << 30), daemon="d")

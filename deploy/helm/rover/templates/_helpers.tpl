@@ -133,6 +133,9 @@ securityContext:
 {{- list $keys (printf "%s-broker" $keys) (printf "%s-brain" $keys) (printf "%s-operator" $keys) (printf "%s-web" $keys) (include "rover.agent" .) | toJson }}
 {{- end }}
 
+{{- define "rover.answersPolicy" -}}
+{{ include "rover.name" . }}-{{ .Release.Namespace }}-answers
+{{- end }}
 {{- define "rover.agent" -}}
 {{ include "rover.name" . }}-node-agent
 {{- end }}
