@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rover_bus.auth.key_names import CONTROL, MEMBERS, OBSERVERS, ROOT, SYSTEM, accounts_of, people_of
+from rover_bus.auth.key_names import (
+    CONTROL,
+    MEMBERS,
+    OBSERVERS,
+    ROOT,
+    SYSTEM,
+    account_of,
+    accounts_of,
+    people_of,
+)
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.roles import ROLES, RUN_ROLES, TENANT_ROLES
 from rover_bus.auth.secret_files import PART, write_secret
@@ -27,13 +36,14 @@ SOCKETS = "sockets"
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """What one process of a stack needs. roles: whose users it makes; seeds: that it signs with besides; files: other secrets;
-    tenants: it gives their accounts rights.
+    tenants: it gives their accounts rights; opens: backups are taken with its keys, of the accounts of tenants too.
     """
 
     roles: tuple[RoleName, ...] = ()
     seeds: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     tenants: bool = False
+    opens: bool = False
 
 
 PARTS: Mapping[str, Part] = {
@@ -41,7 +51,11 @@ PARTS: Mapping[str, Part] = {
     "broker": Part(seeds=(ROOT,), files=("authority.key",), tenants=True),
     # It tells the broker of accounts, owns streams, and gives hosts that join what they need.
     "brain": Part(
-        roles=("brain", "daemon", *RUN_ROLES), seeds=(ROOT, SYSTEM, CONTROL), files=(SOCKETS,), tenants=True
+        roles=("brain", "daemon", *RUN_ROLES),
+        seeds=(ROOT, SYSTEM, CONTROL),
+        files=(SOCKETS,),
+        tenants=True,
+        opens=True,
     ),
     # It makes members' credentials, and those of agents; accounts it can give no right to anything. Those of tenants it learns of
     # the bus, once they are there.
@@ -73,6 +87,8 @@ def part_of(vault: Vault, process: str) -> dict[str, str]:
     files = {name: whole[name] for name in kept}
     for tenant in vault.tenants if part.tenants else ():
         files |= {f"{name}.pub": vault.public_key(name) + "\n" for name in accounts_of(tenant)}
+        if part.opens:
+            files[f"{account_of(tenant)}.nk"] = whole[f"{account_of(tenant)}.nk"]
         people = {people_of(tenant, role): vault.person_key(role, tenant) for role in TENANT_ROLES}
         files |= {f"{name}.pub": key + "\n" for name, key in people.items()}
     return files | {f"{name}.pub": vault.public_key(name) + "\n" for name in public} | {PART: process + "\n"}

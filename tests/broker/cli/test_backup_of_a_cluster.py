@@ -14,6 +14,7 @@ from broker_cluster import cluster_of_three, urls_of
 from outside import rover
 from patience import until
 
+from rover_bus.auth.key_folder import TENANTS as TENANTS_FILE
 from rover_bus.auth.key_folder import part_of
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
@@ -112,12 +113,17 @@ def test_one_brokers_backup_fills_a_cluster_and_the_clusters_fills_one_broker(
         assert asked(vault, url, "default", stack_timeline) == timeline
         servers[0].kill()
         until(lambda: read_or_nothing(vault, url) == written["default"], "what the other two have")
-        keys = keys_of_a_brain(vault, tmp_path)
-        half = ("backup", str(tmp_path / "half"), "--url", url, "--keys", keys)
+        before = keys_of_a_brain(
+            vault, tmp_path / "before", lambda name: "ads" not in name and name != TENANTS_FILE
+        )
+        half = ("backup", str(tmp_path / "half"), "--url", url, "--keys", before)
         while (done := rover(*half, home=tmp_path / "taken")).returncode == NO_ANSWER:
             assert "repeat it" in done.stderr  # the other two choose a leader of each stream
         assert (done.returncode, "do not open tenant ads" in done.stderr) == (2, True), done.stderr
-        done = rover("backup", str(tmp_path / "of-cluster"), "--url", url, home=home)
+        keys = keys_of_a_brain(vault, tmp_path / "now")
+        done = rover(
+            "backup", str(tmp_path / "of-cluster"), "--url", url, "--keys", keys, home=tmp_path / "taken"
+        )
         assert done.returncode == 0, done.stderr
     Home(again).create()
     shutil.copytree(saved / "auth", Home(again).auth)
@@ -127,12 +133,13 @@ def test_one_brokers_backup_fills_a_cluster_and_the_clusters_fills_one_broker(
         assert servers_of(vault, alone.url, FACTS) == 1
 
 
-def keys_of_a_brain(vault: Vault, folder: Path) -> str:
-    """Return a folder as a Brain's pod has it: no tenant has keys there."""
+def keys_of_a_brain(vault: Vault, folder: Path, has: Callable[[str], bool] = lambda _: True) -> str:
+    """Return a folder as a Brain's pod has it. has: the files of it; one from before a tenant was made has none of that one's."""
     keys = folder / "keys"
-    keys.mkdir()
+    keys.mkdir(parents=True)
     for name, text in part_of(vault, "brain").items():
-        (keys / name).write_text(text)
+        if has(name):
+            (keys / name).write_text(text)
     return str(keys)
 
 

@@ -93,8 +93,10 @@ def test_accounts_of_tenants_have_the_same_rights_by_each_part_that_gives_them(t
             said_of(each) for each in whole.admit(runs, every)
         ]
         runs = [*runs, RunOfJob("maps/clicks", "u3")]
-    for part in files.values():
-        assert not [name for name in part if name.endswith("-ads.nk")], "no seed of a tenant's account"
+    seeds = {process: [name for name in part if name.endswith("-ads.nk")] for process, part in files.items()}
+    assert seeds.pop("brain") == ["account-tenant-ads.nk"], "backups are taken with these keys"
+    assert not any(seeds.values()), "no seed of a tenant's account"
+    assert brain.owner_credentials("ads")
     again = whole_keys(vault_of(tmp_path / "again", whole_keys(whole)))
     assert again == whole_keys(whole)
     assert {"account-tenant-ads.nk", "tenants", "limits"} <= again.keys()
