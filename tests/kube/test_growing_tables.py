@@ -42,7 +42,7 @@ def growing(
     """A job whose table passes the limit long before its data ends. plan: further lines of that table."""
     program = folder / "grows.py"
     program.write_text(GROWS)
-    with pod_stack(cluster, namespace, folder, notes=notes) as stack:
+    with pod_stack(cluster, namespace, folder, notes=notes or {}) as stack:
         job = SmallJob(
             folder=folder,
             home=stack.home.root,

@@ -233,8 +233,10 @@ def test_a_status_that_the_api_server_does_not_keep_is_written_ever_more_rarely(
 async def live(stage: Stage, mortal: Mortal) -> None:
     """Handed in, suspended, resumed, over: as far as the operator lives. What a former one saw happen is not done again."""
     master = stage.master
-    if not master.asked("job.resume_requested"):
-        begun = await stage.look()
+    begun = await stage.look()
+    # The master may not have heard the last word of an operator that died; the object says how far it was.
+    is_resumed = begun is not None and not begun.is_suspended and master.asked("job.pause_requested")
+    if not is_resumed:
         if begun is None or not begun.is_suspended:
             await stage.apply()
             await stage.until(is_in("Running"), mortal)
