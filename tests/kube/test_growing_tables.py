@@ -89,6 +89,7 @@ def until_relieved(job: SmallJob) -> None:
 
 def complete(job: SmallJob) -> None:
     """See it end without the loss of a server."""
+    job.finish()
     job.until(lambda: job.facts("job.ended") or lost_servers(job), "the end")
     assert lost_servers(job) == [], job.facts("member.lost")
     job.complete()
