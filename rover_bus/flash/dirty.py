@@ -18,6 +18,7 @@ from rover_bus.events.errors import InputError
 from rover_bus.flash.layout import Array, IndexEntry
 
 Ids = npt.NDArray[np.int64]
+Rows = Mapping[str, Ids]  # by array
 
 WHOLE_SHARE = 0.2  # scattered rows cost five times a plain copy: from here on the plain copy is faster
 MERGE_SHARE = 1 / 16  # beyond this many ids a row, repeats are worth finding
@@ -41,6 +42,20 @@ def as_ids(name: str, touched: Any, rows: int) -> Ids:
             f"a touched row of {name!r} is outside 0..{rows - 1}: were ids hashed or sharded before?"
         )
     return flat
+
+
+def check_touched(touched: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rows:
+    """Ids by array. Arrays that were given the same object (values and their optimizer state) share the result."""
+    rows: dict[str, Ids] = {}
+    known: dict[tuple[int, int], Ids] = {}
+    for name, ids in touched.items():
+        if name not in arrays or not arrays[name].ndim:
+            raise InputError(f"touched names {name!r}, which is no array with rows in this state")
+        key = id(ids), len(arrays[name])
+        if key not in known:
+            known[key] = as_ids(name, ids, len(arrays[name]))
+        rows[name] = known[key]
+    return rows
 
 
 class DirtyRows:

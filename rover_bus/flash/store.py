@@ -30,7 +30,7 @@ from rover_bus.events.logs import get_logger
 from rover_bus.flash import journal, locks, places
 from rover_bus.flash.choice import choose_slot
 from rover_bus.flash.copying import copy
-from rover_bus.flash.dirty import Ids, as_ids
+from rover_bus.flash.dirty import Rows, check_touched
 from rover_bus.flash.errors import (
     BrokenCheckpoint,
     LayoutChanged,
@@ -49,7 +49,6 @@ from rover_bus.flash.staged import StagedCut, open_staged
 from rover_bus.flash.sweep import hold_job, sweep_job
 from rover_bus.flash.verified import Verified, newest_verified
 
-Rows = Mapping[str, Ids]
 log = get_logger("rover.flash")
 
 
@@ -106,7 +105,7 @@ class FlashStore:
         self._fixed: frozenset[str] = frozenset()  # arrays that never grow
         self._threads = threads or min(4, len(os.sched_getaffinity(0)))
         self._pool = SlotPool(self.directory, part)
-        self._turn, self._hurry, self._held = Lock(), Event(), 0
+        self._turn, self._hurry = Lock(), Event()
         self._copiers = ThreadPoolExecutor(self._threads, thread_name_prefix="rover-flash-copy")
         self._roller = ThreadPoolExecutor(1, thread_name_prefix="rover-flash-roll") if background else None
         self._rolling: Future[int] | None = None
@@ -120,6 +119,7 @@ class FlashStore:
         except BaseException:
             self.close()
             raise
+        self._note_held()
         newest = self._pool.newest
         self._saves = newest.save_number if newest else 0
         if alone:
@@ -142,7 +142,10 @@ class FlashStore:
         self._hurry.set()
         with self._turn:
             self._hurry.clear()
-            yield
+            try:
+                yield
+            finally:
+                self._note_held()
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class FlashStore:
         in all of them the newest complete cut is untouched.
         """
         arrays = as_arrays(state)
-        rows = _check_touched(touched or {}, arrays)
+        rows = check_touched(touched or {}, arrays)
         with self._my_turn():
             self._write_links()
             if self._alone:
@@ -214,11 +217,16 @@ class FlashStore:
 
     @property
     def held_bytes(self) -> int:
-        """Shared memory that slots take which are, or will be, free to be written. Slots that change now are not waited for."""
+        """Shared memory that slots take which are, or will be, free to be written. A turn is not waited for: as of the last one."""
         if self._turn.acquire(blocking=False):
-            self._held = sum(slot.size_bytes for slot in self._pool.usable)
-            self._turn.release()
+            try:
+                self._note_held()
+            finally:
+                self._turn.release()
         return self._held
+
+    def _note_held(self) -> None:
+        self._held = sum(slot.size_bytes for slot in self._pool.usable)
 
     def _plan(self, arrays: Mapping[str, Array]) -> Layout:
         return plan_layout(arrays, self._headroom, self._fixed)
@@ -483,17 +491,3 @@ class FlashStore:
             self.remove()
         else:
             self.close()
-
-
-def _check_touched(touched: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rows:
-    """Ids by array. Arrays that were given the same object (values and their optimizer state) share the result."""
-    rows: dict[str, Ids] = {}
-    known: dict[tuple[int, int], Ids] = {}
-    for name, ids in touched.items():
-        if name not in arrays or not arrays[name].ndim:
-            raise InputError(f"touched names {name!r}, which is no array with rows in this state")
-        key = id(ids), len(arrays[name])
-        if key not in known:
-            known[key] = as_ids(name, ids, len(arrays[name]))
-        rows[name] = known[key]
-    return rows

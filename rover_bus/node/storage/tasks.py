@@ -207,15 +207,15 @@ class Tasks:
             raise problem
         if not about.spec.parity:
             raise NoCheckpoint(str(problem))  # storage is next: no host was asked to keep a copy
+        self.rebuilt.add(task.about())  # before it is there to be found
         try:
             rebuild_part(self.shm, self.secret, self.parities, task, addresses)
-        except NoCheckpoint:
-            if (
-                problem.retry
-            ):  # a daemon that cannot be reached may be starting again, with a block in its memory
+        except BaseException as error:
+            self.rebuilt.discard(task.about())
+            # A daemon that cannot be reached may be starting again, with a block in its memory.
+            if isinstance(error, NoCheckpoint) and problem.retry:
                 raise problem from None
             raise
-        self.rebuilt.add(task.about())
         return None
 
     def stamp(self, task: StorageTask) -> dict[str, Any]:
@@ -301,7 +301,7 @@ class Tasks:
         self.unpin(uid)
         self.forget_chains(uid)
         self.read_back.pop(uid, None)
-        self.rebuilt = {each for each in self.rebuilt if each.uid != uid}
+        self.rebuilt.difference_update([each for each in self.rebuilt.copy() if each.uid == uid])
 
     def _directory(self, task: StorageTask) -> Path:
         return job_directory(self.shm, task.uid)

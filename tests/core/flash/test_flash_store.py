@@ -22,6 +22,7 @@ from rover_bus.flash.errors import (
     SlotsBusy,
 )
 from rover_bus.flash.journal import read_touched
+from rover_bus.flash.slot import Slot
 from rover_bus.flash.staged import find_staged, newest_staged, open_staged
 from rover_bus.flash.sweep import hold_job, sweep
 
@@ -201,6 +202,23 @@ def test_the_slots_of_a_state_that_grows_are_never_more_than_were_asked_for(make
             store.complete(number)
     assert_equal(staged()[20], state)
     assert store.held_bytes == sum(path.stat().st_size for path in slots())
+
+
+def test_what_was_prepared_is_held_even_while_older_slots_are_rolled_forward(make_store, monkeypatch):
+    rolls, go_on = Event(), Event()
+
+    def fold(*_):
+        rolls.set()
+        return go_on.wait(60) and False
+
+    store, state = make_store(alone=False, background=True), {"rows": np.zeros((1000, 8))}
+    monkeypatch.setattr(Slot, "fold", fold)
+    store.prepare(state)
+    store.save(state, 1)
+    assert rolls.wait(60)
+    held = store.held_bytes
+    go_on.set()
+    assert held == sum(path.stat().st_size for path in store.directory.glob("state.*.slot"))
 
 
 def test_how_much_is_held_is_told_while_slots_are_made_and_dropped(make_store, rng):

@@ -296,6 +296,10 @@ def test_a_copy_that_was_on_its_way_when_its_job_ended_does_not_stay(
 def test_a_daemon_that_starts_anew_gives_what_it_held_for_a_host_that_is_gone_since(
     stage: Stage, kept: dict[str, int], source: str
 ) -> None:
+    a_part_of_a_host_that_is_gone_comes_back(stage, kept, source)
+
+
+def a_part_of_a_host_that_is_gone_comes_back(stage: Stage, kept: dict[str, int], source: str) -> None:
     async def body() -> None:
         await stage.open(persist=False, **kept)
         hosts = {name: await stage.host(name) for name in ("host-a", "host-b", "host-c")}
@@ -322,6 +326,19 @@ def test_a_daemon_that_starts_anew_gives_what_it_held_for_a_host_that_is_gone_si
         del staged, found
 
     live(stage, body)
+
+
+def test_a_part_that_was_rebuilt_is_never_taken_for_a_copy(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rebuild = tasks.rebuild_part
+
+    def and_dwell(*given: Any) -> None:
+        rebuild(*given)
+        time.sleep(1.0)  # the file is there, its task goes on
+
+    monkeypatch.setattr(tasks, "rebuild_part", and_dwell)
+    a_part_of_a_host_that_is_gone_comes_back(stage, {"parity": 1}, "parity")
 
 
 def test_a_part_that_nobody_has_is_said_to_be_absent(stage: Stage) -> None:
