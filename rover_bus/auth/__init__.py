@@ -7,6 +7,7 @@ In this order to read:
     tokens.py     operator, account and user tokens as NATS signs them
     accounts.py   the accounts of a stack: what each exports and imports, and the roles that it signs
     vault.py      the keys of a stack on disk, and the credentials that it gives out
+    revoking.py   rights that are taken back before their time
     joining.py    the token by which a host joins, and what it is granted
     agents.py     what an agent of a node shows and gets: rights for the node that its pod is on (0062)
     host_vault.py the part of the vault that a joined host keeps

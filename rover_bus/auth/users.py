@@ -13,6 +13,9 @@ from pathlib import Path
 
 from rover_bus.auth.secret_files import write_secret
 
+REVOKED = "revoked"  # the file's name
+EVERYONE = "*"  # all users of an account that were made until then, in NATS' words
+
 
 @dataclass(frozen=True, slots=True)
 class GivenUser:
@@ -52,7 +55,7 @@ class GivenUsers:
     def revoked(self) -> dict[str, dict[str, int]]:
         """The revoked users by account (`account-control`, ...), each with the Unix second up to which its tokens are void."""
         try:
-            return dict(json.loads((self.root / "revoked").read_text()))
+            return read_revoked(self.root)
         except OSError:
             return {}
 
@@ -60,4 +63,13 @@ class GivenUsers:
         """Note that a user has no rights any more."""
         revoked = self.revoked
         revoked.setdefault(account, {})[user] = at_s
-        write_secret(self.root / "revoked", json.dumps(revoked, sort_keys=True) + "\n")
+        self.write_revoked(revoked)
+
+    def write_revoked(self, revoked: dict[str, dict[str, int]]) -> None:
+        """Note all of them."""
+        write_secret(self.root / REVOKED, json.dumps(revoked, sort_keys=True) + "\n")
+
+
+def read_revoked(folder: Path) -> dict[str, dict[str, int]]:
+    """Return the revoked users of a vault, or of a folder of keys. Raises OSError where none ever was."""
+    return dict(json.loads((folder / REVOKED).read_text()))

@@ -119,8 +119,8 @@ class Vault:
         system = self.public_key(SYSTEM)
         token = tokens.operator_token(self._seed(ROOT), "rover", system, now_s)
         since_s = now_s if knows_runs else BEFORE_ALL_S
-        signed = {self.public_key(each): self._account_token(each, since_s) for each in self._accounts}
-        signed[system] = self._account_token(SYSTEM, now_s)
+        signed = {self.public_key(each): self.account_token(each, since_s) for each in self.every_account}
+        signed[system] = self.account_token(SYSTEM, now_s)
         preload = "".join(f'  {key}: "{value}"\n' for key, value in signed.items())
         return (
             f'operator: "{token}"\n'
@@ -129,7 +129,8 @@ class Vault:
             f"resolver_preload {{\n{preload}}}\n"
         )
 
-    def _account_token(self, account: str, now_s: int) -> str:
+    def account_token(self, account: str, now_s: int) -> str:
+        """Return what the broker must be told so that it knows an account, by its name, as it is now."""
         public, claims = self.public_key(account), self._claims(account)
         if revoked := self.users.revoked.get(account):
             claims["revocations"] = revoked
@@ -162,18 +163,6 @@ class Vault:
         """Who was given credentials that no process of the stack has, and which of them have no rights any more."""
         return GivenUsers(self.root)
 
-    def revoke(self, user: str, account: str) -> str:
-        """Take all rights from a user of one of our accounts, both given by public keys; return the token to tell the broker.
-
-        Raises InputError for a key that is none, or an account that is not this stack's.
-        """
-        known = {self.public_key(each): each for each in self._accounts}
-        if account not in known:
-            raise InputError("these credentials are of another stack: revoke them where they were made")
-        now_s = int(time.time())
-        self.users.note_revoked(tokens.check_user(user), known[account], now_s)
-        return self._account_token(known[account], now_s)
-
     # -- tenants -------------------------------------------------------------------------------------------------------
 
     @property
@@ -191,7 +180,7 @@ class Vault:
         write_secret(self.root / "tenants", json.dumps(sorted(tenants)) + "\n")
 
     @property
-    def _accounts(self) -> list[str]:
+    def every_account(self) -> list[str]:
         """All accounts but the system's, each after those that it imports from."""
         of_tenants = [each for tenant in self.tenants for each in accounts_of(tenant)]
         return [CONTROL, MEMBERS, *of_tenants, OBSERVERS]
@@ -203,7 +192,7 @@ class Vault:
         """
         now_s = int(time.time())
         named = [each for tenant in tenants for each in accounts_of(tenant)]
-        return [self._account_token(each, now_s) for each in (*named, CONTROL, OBSERVERS)]
+        return [self.account_token(each, now_s) for each in (*named, CONTROL, OBSERVERS)]
 
     def keys_of_tenant(self, tenant: str) -> dict[str, str]:
         """Return the public keys of a tenant's accounts by the names of these: a host needs them to make credentials."""
@@ -328,7 +317,7 @@ class Vault:
         changed = known if every else {split_job(run.job)[0] for run in former ^ wanted} & known
         now_s = int(time.time())
         return [
-            self._account_token(each, now_s)
+            self.account_token(each, now_s)
             for tenant in sorted(changed, key=lambda each: (each == DEFAULT_TENANT, each))
             for each in (accounts_of(tenant) if every else accounts_of(tenant)[:2])
         ]
@@ -487,7 +476,7 @@ class Vault:
         """Make every key that is else made when it is first asked for: a copy of them is whole then."""
         from rover_bus.auth import certificates
 
-        for each in (ROOT, SYSTEM, *self._accounts, *(f"role-{role}" for role in ROLES)):
+        for each in (ROOT, SYSTEM, *self.every_account, *(f"role-{role}" for role in ROLES)):
             self._seed(each)
         _ = self.host_secret
         self._make_authority(certificates.now_utc())

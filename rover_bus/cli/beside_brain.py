@@ -8,20 +8,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
+from rover_bus.auth.revoking import take_revoked
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.admitting import admit_hosts
 from rover_bus.cli.registrar import register_runs
 from rover_bus.cli.replicas import raise_replicas
 from rover_bus.cli.rotating import offer_keys
-from rover_bus.cli.tenants import make_whole, of_registrar
+from rover_bus.cli.tenants import make_whole, of_registrar, tell
 from rover_bus.events.errors import RoverError
 from rover_bus.events.logs import get_logger
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.purging import keep_purging
 
-AGAIN_S, SERVERS_AGAIN_S = 0.5, 10.0
+AGAIN_S, REVOKED_AGAIN_S, SERVERS_AGAIN_S = 0.5, 2.0, 10.0
 log = get_logger("rover.serve")
 
 
@@ -33,17 +35,25 @@ async def purge_for_masters(bus: NatsBus) -> None:
         await asyncio.sleep(AGAIN_S)
 
 
-def with_keys(bus: NatsBus, url: str, secret_file: str) -> list[Coroutine[Any, Any, None]]:
-    """Return what is done where the keys of the stack are at hand: nothing where they are not."""
+def with_keys(bus: NatsBus, url: str, secret_file: str, folder: str) -> list[Coroutine[Any, Any, None]]:
+    """Return what is done where the keys of the stack are at hand: nothing where they are not. `folder`: where they are brought
+    to while it runs; "" where they are changed in their place.
+    """
     vault = Vault.beside(secret_file) if secret_file else None
     if vault is None:
         return []
-    told = asyncio.Event()
+    told, knows_runs = asyncio.Event(), asyncio.Event()
+
+    def told_all() -> None:
+        told.set()
+        knows_runs.set()
+
     return [
-        _register_runs(bus, url, vault, told.set),
+        _register_runs(bus, url, vault, told_all),
         _make_tenants(url, vault, told),
         _admit_hosts(bus, vault),
         _keep_on_servers(bus, url, vault),
+        *([revoke_as_told(url, vault, Path(folder), knows_runs)] if folder else []),
     ]
 
 
@@ -71,6 +81,29 @@ async def _register_runs(bus: NatsBus, url: str, vault: Vault, told_all: Callabl
         except RoverError as error:
             log.warning("runs are not registered yet", why=str(error))
         await asyncio.sleep(AGAIN_S)
+
+
+async def revoke_as_told(url: str, vault: Vault, folder: Path, knows_runs: asyncio.Event) -> None:
+    """The broker is told of users that the folder of keys says are revoked, whenever it says something new.
+
+    `knows_runs`: set once the vault knows which runs there are: an account without these takes the rights of their members.
+    """
+    left: dict[str, None] = {}
+    await knows_runs.wait()
+    while True:
+        try:
+            left |= dict.fromkeys(take_revoked(vault, folder))
+            if left:
+                async with of_registrar(url, vault.system_credentials()) as system:
+                    for token in list(left):
+                        await tell(system, token)
+                        del left[token]
+                log.info("users have no rights any more, as the keys say")
+        except (RoverError, ValueError) as error:
+            log.warning("users are not revoked yet", why=str(error))
+        except OSError:
+            pass  # no user of this stack ever was
+        await asyncio.sleep(REVOKED_AGAIN_S)
 
 
 async def _keep_on_servers(bus: NatsBus, url: str, vault: Vault) -> None:

@@ -91,6 +91,7 @@ class ServiceOptions:
     quotas: list[str]
     sets: list[str]
     store_limit_bytes: int
+    keys: str
     ready_file: str
     kubeconfig: str
     namespaces: list[str]
@@ -160,6 +161,7 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
         "--quota", dest="quotas", action="append", default=[], metavar="TENANT=CORES[:MEMORY]"
     )
     parser.add_argument("--store-limit", dest="store_limit_bytes", type=int, default=0, metavar="BYTES")
+    parser.add_argument("--keys", default="", metavar="FOLDER")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--with-parent", action="store_true")
     parser.add_argument("--ready-file", default="")
@@ -342,7 +344,7 @@ async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Even
         keep_within(bus, retention, lambda: any(shell.leading for shell in leading), wall_ms)
     )
     collecting = asyncio.create_task(collect_seldom())
-    works = (purge_for_masters(bus), *with_keys(bus, options.url, options.secret_file))
+    works = (purge_for_masters(bus), *with_keys(bus, options.url, options.secret_file, options.keys))
     beside = [keeping, collecting, *map(asyncio.create_task, works)]
     _announce_ready(options)
     try:

@@ -17,8 +17,10 @@ import msgspec
 
 from rover_bus.auth.agents import AgentVault, parse_pass, write_pass
 from rover_bus.auth.key_folder import PARTS, part_of, take_keys, whole_keys
+from rover_bus.auth.revoking import revoke_key, revoke_people, revoke_user
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.store_limits import StoreLimits, check_limits
+from rover_bus.auth.users import REVOKED
 from rover_bus.auth.vault import Vault
 from rover_bus.events.errors import Refused
 from rover_bus.kube.api import Api, ApiRefused, ApiUnreachable, decoded
@@ -144,6 +146,28 @@ async def credentials_of(api: Api, secret: Ref, role: RoleName, tenant: str = ""
             return vault.person_credentials(role, tenant)
         vault.write_credentials(secret.namespace)
         return vault.credentials_file(role).read_text()
+
+
+async def revoke(api: Api, secret: Ref, users: Mapping[str, str], tenant: str = "") -> None:
+    """Have a Secret with a stack's keys say whose credentials have no rights any more; its Brain tells the broker.
+
+    `users`: public keys, each with that of its account, "" where that is not known. `tenant`: all of its people as well.
+    Raises InputError for keys that are none and tenants that there are not, ApiRefused where the person may not change it.
+    """
+    found = await api.read(SECRET, secret)
+    with _vault_of(found.data) as vault:
+        for user, account in users.items():
+            if account:
+                revoke_user(vault, user, account)
+            else:
+                revoke_key(vault, user)
+        if tenant:
+            revoke_people(vault, tenant)
+        said = (vault.root / REVOKED).read_bytes()
+    about = {"resourceVersion": found.metadata.resource_version}
+    data = {REVOKED: base64.b64encode(said).decode()}
+    await api.patch(SECRET, secret, {"metadata": about, "data": data})
+    await keep_parts(api, secret)
 
 
 def _completed(data: Mapping[str, str], tenants: StoreOfTenants, store_bytes: int) -> dict[str, str]:

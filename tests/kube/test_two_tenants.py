@@ -105,6 +105,33 @@ def test_two_jobs_of_one_name_train_to_their_ends_and_each_is_seen_by_its_own(
         each.kubectl("delete", "rj", "clicks", "--timeout=120s")
 
 
+def test_credentials_that_are_revoked_are_those_of_one_person_or_of_a_tenants_people(
+    release: Release, address: list[str], tmp_path: Path
+) -> None:
+    def made(name: str) -> Path:
+        (folder := tmp_path / name).mkdir()
+        return Path(address_of(release, address, "ads", folder)[-1])
+
+    def revoke(*words: str) -> None:
+        done = rover(
+            "kube", "revoke", "--namespace", release.namespace, *words, KUBECONFIG=str(release.cluster.config)
+        )
+        assert done.returncode == 0, done.stderr
+
+    def lets_in(file: Path) -> bool:
+        return is_let_in(address[1], file.read_text())
+
+    lost, other = made("lost"), made("other")
+    assert lets_in(lost)
+    revoke(str(lost))
+    until(lambda: not lets_in(lost), "the Brain has told the broker", 0.5)
+    assert lets_in(other)
+    revoke("--people-of", tenant(release, "ads").namespace)
+    until(lambda: not lets_in(other), "all people of the tenant are out", 0.5)
+    assert lets_in(made("again"))
+    assert listed(address) is not None, "others are not concerned"
+
+
 def members(release: Release) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = release.get("pods", "-l", "app.kubernetes.io/component=member")["items"]
     return found

@@ -203,6 +203,7 @@ def revoke(users: tuple[str, ...], host: str, tenant: str, directory: str) -> No
     A process that has them ends with exit code 5. Rights of a job's members end with the job by themselves. Members of other hosts
     go on with new credentials.
     """
+    from rover_bus.auth.revoking import revoke_user
     from rover_bus.auth.rotation import fresh_keys, take_keys
     from rover_bus.cli.rotating import replace_keys
     from rover_bus.cli.tenants import tell
@@ -218,7 +219,7 @@ def revoke(users: tuple[str, ...], host: str, tenant: str, directory: str) -> No
         }
         if not found:
             raise InputError("no such user: `rover auth users` lists those that were given credentials")
-        told = {account: vault.revoke(user, account) for user, account in found.items()}
+        told = {account: revoke_user(vault, user, account) for user, account in found.items()}
         if host:
             take_keys(vault, fresh_keys())
 

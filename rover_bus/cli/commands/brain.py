@@ -50,5 +50,5 @@ def brain(
     if keys:
         secret_file = secret_of(Home.find(directory), keys, "brain")
     limit = parse_bytes(max_store, "--max-store") if max_store else 0
-    named |= {"secret_file": secret_file, "store_limit": str(limit)}
+    named |= {"secret_file": secret_file, "keys": keys, "store_limit": str(limit)}
     sys.exit(serve.main(["brain", *words_of(named, quota=quotas, set=sets)]))

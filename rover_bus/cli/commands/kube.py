@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import click
 
+from rover_bus.events.errors import InputError
+
 _OF_STACK, _OF_TENANT = ("observer", "operator"), ("viewer", "submitter")
 _kubeconfig = click.option(
     "--kubeconfig",
@@ -203,6 +205,52 @@ def credentials(namespace: str, keys: str, role: Any, tenant: str, out: str, kub
             f"--role {role}: {'a tenant has' if tenant else 'without --tenant'} {', '.join(among)}"
         )
     write_secret(Path(out).absolute(), asyncio.run(work()))
+
+
+@kube.command()
+@click.argument("users", nargs=-1, metavar="[USER|FILE]...")
+@click.option("--namespace", required=True, help="Of the Secret.")
+@click.option(
+    "--keys", default="rover-keys", show_default=True, metavar="SECRET", help="The installation's keys."
+)
+@click.option(
+    "--people-of",
+    "tenant",
+    default="",
+    metavar="TENANT",
+    help="All people of this tenant, by credentials made until now.",
+)
+@_kubeconfig
+def revoke(users: tuple[str, ...], namespace: str, keys: str, tenant: str, kubeconfig: str) -> None:
+    """Take all rights from people of an installation, for ever: by a file of credentials, or by the public key in it.
+
+    The broker ends their connections once the Brain's pod sees the changed Secret: within two minutes where kubelets are as they
+    come. Rights of a job's members end with the job by themselves. Needs the right to change the keys.
+    """
+    from rover_bus.events import credentials
+    from rover_bus.kube.api import Api
+    from rover_bus.kube.installing import revoke as note
+    from rover_bus.kube.kinds import Ref
+
+    if not users and not tenant:
+        raise click.UsageError("name a file of credentials, a public key, or a tenant by --people-of")
+    found: dict[str, str] = {}
+    for each in users:
+        read = credentials.read(credentials.read_file(Path(each))) if Path(each).exists() else None
+        if read is None and Path(each).exists():
+            raise InputError(f"{each} holds no credentials: name a public key or a file of credentials")
+        found |= {read.user: read.account} if read is not None else {each: ""}
+
+    async def work() -> None:
+        api = await Api.connect(kubeconfig)
+        try:
+            await note(api, Ref(namespace, keys), found, tenant)
+        finally:
+            await api.close()
+
+    asyncio.run(work())
+    for each in (*found, *([f"the people of {tenant}"] if tenant else [])):
+        click.echo(f"{each}: no rights any more, as soon as the Brain's pod has seen it")
 
 
 @kube.command()

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rover_bus.auth.key_folder import part_of, read_keys, take_keys
+from rover_bus.auth.revoking import revoke_key, revoke_people, revoke_user
+from rover_bus.auth.secret_files import write_secret
 from rover_bus.auth.vault import RunOfJob, Vault
+from rover_bus.cli.beside_brain import revoke_as_told
 from rover_bus.cli.tenants import make_tenants, of_registrar, tell
 from rover_bus.events import credentials, refusals
 from rover_bus.events.broker import EmbeddedBroker
@@ -80,7 +84,7 @@ def test_a_revoked_user_is_out_at_once_and_for_ever_and_others_of_its_role_stay(
             other.on_connection(states.append)
             try:
                 waiting = asyncio.create_task(unless_turned_away(thief, asyncio.Event().wait()))
-                await tell(system, vault.revoke(user.user, user.account))
+                await tell(system, revoke_user(vault, user.user, user.account))
                 await until(lambda: not thief.connected)
                 async with asyncio.timeout(PATIENCE_S):
                     with pytest.raises(AccessDenied, match=r"refuses the secret: check F.creds \(.*revoked"):
@@ -103,12 +107,65 @@ def test_a_revoked_user_is_out_at_once_and_for_ever_and_others_of_its_role_stay(
         asyncio.run(NatsBus.connect(broker.url, secret=unheard))
 
 
+def test_a_brain_tells_the_broker_of_users_that_its_folder_of_keys_says_are_revoked(
+    broker: EmbeddedBroker, vault: Vault, tmp_path: Path
+) -> None:
+    """So it is in a pod: the folder is a Secret, in which somewhere else is noted who is out."""
+    folder, of_brain = tmp_path / "keys", Vault(tmp_path / "brain" / "auth")
+
+    def bring() -> None:
+        for name, content in part_of(vault, "brain").items():
+            write_secret(folder / name, content)
+
+    async def run() -> None:
+        async with (
+            of_registrar(broker.url, vault.owner_credentials()) as owner,
+            of_registrar(broker.url, vault.system_credentials()) as system,
+        ):
+            await owner.ensure(STREAMS, BUCKETS)
+            await make_tenants(owner, system, vault)
+        (tmp_path / "brain").mkdir()
+        bring()
+        take_keys(of_brain, read_keys(folder))
+        shown = {name: text(vault, name) for name in ("viewer", "submitter", "daemon", "worker")}
+        people = {name: await NatsBus.connect(broker.url, secret=each) for name, each in shown.items()}
+        knows_runs = asyncio.Event()
+        follows = asyncio.create_task(revoke_as_told(broker.url, of_brain, folder, knows_runs))
+        try:
+            gone = credentials.read(shown["viewer"])
+            assert gone is not None
+            revoke_key(vault, gone.user)
+            bring()
+            await asyncio.sleep(0.5)
+            assert all(each.connected for each in people.values()), (
+                "it knows no run: the worker's has no rights"
+            )
+            of_brain.admit(vault.runs)
+            knows_runs.set()
+            await until(lambda: not people["viewer"].connected)
+            assert people["submitter"].connected
+            await asyncio.sleep(1.0)  # a token tells whole seconds
+            revoke_people(vault, TENANT)
+            bring()
+            await until(lambda: not people["submitter"].connected)
+            await asyncio.sleep(1.0)
+            await (await NatsBus.connect(broker.url, secret=text(vault, "submitter"))).close()
+            assert people["daemon"].connected
+            assert people["worker"].connected
+        finally:
+            follows.cancel()
+            for each in people.values():
+                await each.close()
+
+    asyncio.run(run())
+
+
 def text_of_revoked(vault: Vault) -> str:
     """Return credentials that were revoked while the broker was away."""
     secret = text(vault, "viewer")
     user = credentials.read(secret)
     assert user is not None
-    vault.revoke(user.user, user.account)
+    revoke_user(vault, user.user, user.account)
     return secret
 
 
@@ -157,5 +214,5 @@ def test_users_of_another_stack_are_not_ours_to_revoke(vault: Vault, tmp_path: P
     user = credentials.read(strange.person_credentials("viewer", TENANT))
     assert user is not None
     with pytest.raises(Exception, match="another stack"):
-        vault.revoke(user.user, user.account)
+        revoke_user(vault, user.user, user.account)
     assert vault.users.revoked == {}

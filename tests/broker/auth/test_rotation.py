@@ -11,6 +11,7 @@ import pytest
 
 from rover_bus.auth.host_vault import HostVault
 from rover_bus.auth.joining import JoiningKeys, seal
+from rover_bus.auth.revoking import revoke_user
 from rover_bus.auth.rotation import fresh_keys, offer_key, take_keys
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli import rotating
@@ -125,7 +126,7 @@ def test_members_of_other_hosts_go_on_and_what_a_lost_host_signs_is_refused(
             former = master._user
             for given in vault.users.all:
                 if given.of == "lost":
-                    vault.revoke(given.user, given.account)
+                    revoke_user(vault, given.user, given.account)
             take_keys(vault, fresh_keys())
             assert await replace_keys(owner, system, vault, "lost") == []
             await until(lambda: states[-1:] == ["connected"])

@@ -12,6 +12,7 @@ import pytest
 from rover_bus.auth.agents import AgentKeys, AgentVault
 from rover_bus.auth.joining import JoiningKeys
 from rover_bus.auth.key_folder import PARTS, part_of, read_keys, take_keys, whole_keys
+from rover_bus.auth.revoking import revoke_people, revoke_user
 from rover_bus.auth.roles import RUN_ROLES
 from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.vault import RunOfJob, Vault
@@ -71,8 +72,14 @@ def accounts_of(vault: Vault, folder: Path) -> list[str]:
 def test_a_broker_gives_the_same_rights_by_its_part_of_the_keys(
     parts: dict[str, Vault], tmp_path: Path
 ) -> None:
+    made = credentials.read(parts["whole"].person_credentials("viewer", "default"))
+    assert made is not None
+    revoke_user(parts["whole"], made.user, made.account)
+    for each in ("broker", "brain"):
+        take_keys(parts[each], part_of(parts["whole"], each))
     told = accounts_of(parts["whole"], tmp_path)
     assert len(told) == 4
+    assert sum(made.user in each for each in told) == 1
     assert accounts_of(parts["broker"], tmp_path) == told == accounts_of(parts["brain"], tmp_path)
     assert parts["broker"].certificate("127.0.0.2")
     assert parts["broker"].cluster_secret == parts["whole"].cluster_secret
@@ -177,3 +184,11 @@ def test_a_vault_is_its_owners_alone_though_the_folder_is_its_groups_too(tmp_pat
     vault = vault_of(tmp_path / "b", read_keys(folder))
     assert {each.stat().st_mode & 0o077 for each in (vault.root / "keys").iterdir()} == {0}
     vault.write_credentials("h")
+
+
+@pytest.mark.parametrize("tenant", ["default", "maps"])
+def test_people_are_revoked_of_a_tenant_that_there_is(parts: dict[str, Vault], tenant: str) -> None:
+    parts["whole"].note_tenants(["ads"])
+    with pytest.raises(InputError, match="tenants are ads"):
+        revoke_people(parts["whole"], tenant)
+    assert parts["whole"].users.revoked == {}

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from rover_bus.auth import tokens
+from rover_bus.auth.revoking import revoke_user
 from rover_bus.auth.rotation import (
     MemberKeys,
     accept,
@@ -84,7 +85,7 @@ def test_hosts_that_have_rights_are_offered_keys_and_revoked_ones_none(vault: Va
     for host, user in users.items():
         vault.users.note(GivenUser(user, vault.control_account, "daemon", host, 1))
     vault.person_credentials("viewer", "default")
-    vault.revoke(users["lost"], vault.control_account)
+    revoke_user(vault, users["lost"], vault.control_account)
     take_keys(vault, fresh_keys())
     assert set(offers(vault)) == {offer_key(), offer_key(users["two"])}
 
