@@ -41,7 +41,7 @@ OF_NO_TENANT = {
         "simulate",
         "fit",
         "nats",
-        *(f"kube {each}" for each in ("render", "clean", "memory")),
+        *(f"kube {each}" for each in ("render", "clean", "memory", "revoke")),
         *(f"kube {each}" for each in ("approve", "reject")),
         "upgrade",
     ),
