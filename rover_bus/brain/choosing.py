@@ -20,7 +20,7 @@ from rover_bus.brain.decisions.pieces import Pieces, finish
 from rover_bus.brain.decisions.plans import Loser, PlanDecision, PlanSpace
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.rounds import NOTHING, Contender, deciding_round
-from rover_bus.brain.decisions.scaling import PlanFront, choose_alone
+from rover_bus.brain.decisions.scaling import PlanFront, ScalingRules, choose_alone
 from rover_bus.brain.freezing import frozen
 from rover_bus.brain.granting import cores_left_for, quota_left
 from rover_bus.brain.marginal import choose_by_gain, goes_by_gain
@@ -60,10 +60,13 @@ class OpenSize(msgspec.Struct, frozen=True):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """What a round decided for a job, not in words yet: what it promises and what lost is worked out when its turn comes."""
+    """What a round decided for a job, not in words yet: what it promises and what lost is worked out when its turn comes. `rules`:
+    those that it was decided by.
+    """
 
     decision: PlanDecision
     of: OpenSize | StartOffer
+    rules: ScalingRules
     rivals: bool = False
 
 
@@ -134,6 +137,7 @@ def choosing_among(
     answers: Answers = {}
     competing = {name: each.contender for name, each in opened.items()}
     competing |= {name: start.contender for name, start in starts.items()}
+    rules = rules_for(state.fair_share, rings=not totals_of(state).with_servers)
     of_priority = dict[int, list[str]]()
     for name in competing:
         of_priority.setdefault(state.jobs[name].spec.priority, []).append(name)
@@ -145,10 +149,10 @@ def choosing_among(
             sized = choose_by_gain(by_gain, state, standing, starts, room)
             answers |= sized
             own = {name: each for name, each in own.items() if name not in sized}
-        decisions = yield from _choose(priority, own, state)
+        decisions = yield from _choose(priority, own, state, rules)
         for name in own:
             asked = starts[name] if name in starts else opened[name]
-            answers[name] = Chosen(decisions.get(name, NOTHING_FITS), asked, len(own) > 1)
+            answers[name] = Chosen(decisions.get(name, NOTHING_FITS), asked, rules, len(own) > 1)
     return answers
 
 
@@ -158,7 +162,7 @@ def in_words(job: KnownJob, answer: Chosen | Wish | CapacityLeft) -> Wish | Capa
         return answer
     if isinstance(answer.of, StartOffer):
         return start_with(job, answer.of, answer.decision)
-    said = _answer(job, answer.of.contender, answer.decision, answer.of.model, answer.rivals)
+    said = _answer(job, answer, answer.of)
     return _as_trial(job, said) if answer.of.young and isinstance(said, Wish) else said
 
 
@@ -229,7 +233,7 @@ def _contender(
 
 
 def _choose(
-    priority: int, own: Mapping[str, Contender], state: BrainState
+    priority: int, own: Mapping[str, Contender], state: BrainState, rules: ScalingRules
 ) -> Pieces[dict[str, PlanDecision]]:
     room = room_for_round(priority, own, state)
     held = [contender.view.held for contender in own.values() if not contender.waiting]
@@ -239,7 +243,7 @@ def _choose(
         own = {name: _no_larger(contender) for name, contender in own.items() if not contender.waiting}
         room = Budget(max(room.cores, cores), max(room.memory_bytes, memory_bytes))
     select = choosing if len(own) > 1 else choosing_greedily  # exactly, among few
-    rules, contenders = rules_for(state.fair_share), list(own.values())
+    contenders = list(own.values())
     decisions = yield from deciding_round(
         contenders, room.cores, room.memory_bytes, PlanSpace(), rules, select
     )
@@ -261,28 +265,22 @@ def _up_to(front: PlanFront, cores: float) -> PlanFront:
     return PlanFront(offered, front.cost[less], front.speed[less], front.searched, whole=front)
 
 
-def _answer(
-    job: KnownJob,
-    contender: Contender,
-    decision: PlanDecision,
-    model: OverruledModel,
-    rivals: bool,
-) -> Wish | CapacityLeft:
+def _answer(job: KnownJob, answer: Chosen, opened: OpenSize) -> Wish | CapacityLeft:
     """A decision of the round in words: what it is for, what it promises, what lost."""
-    held = job.held
+    held, contender, model, decision = job.held, opened.contender, opened.model, answer.decision
     assert held is not None
     size = size_after(held, decision.allocation)
     if decision.reason is Reason.NO_CAPACITY:
         return CapacityLeft(Reason.NO_CAPACITY, "all sizes that are known to pay need more than there is")
     if decision.reason is not Reason.BEST_VALUE_UNDER_CAPACITY or size.shape == held.shape:
-        return _kept(contender)
+        return _kept(contender, answer.rules)
     if declined(job, size):
         return CapacityLeft(Reason.DECLINED, "this plan was observed or rejected a while ago")
     front = contender.front
     assert front is not None
     losers = losers_of(job, decision, choose_alone(contender.view, front, RULES))
     said, *of_losers = predicted_all(job, model, [size, *(lost for lost, _ in losers)])
-    constant = _reason(contender, decision, rivals)
+    constant = _reason(contender, decision, answer.rivals)
     found = f"{constant.replace('_', ' ')}, found by NSGA-II among {front.searched:,} sizes"
     return Wish(
         size=size,
@@ -319,7 +317,7 @@ def _reason(contender: Contender, decision: PlanDecision, rivals: bool) -> Reaso
     return Reason.MORE_THROUGHPUT if more else Reason.LESS_COST
 
 
-def _kept(contender: Contender) -> CapacityLeft:
+def _kept(contender: Contender, rules: ScalingRules) -> CapacityLeft:
     """Why nothing happens, for the user: what the best other size would bring, and whether it is room that is missing."""
     front = contender.front
     if front is None or not len((front.whole or front).speed):
@@ -342,12 +340,12 @@ def _kept(contender: Contender) -> CapacityLeft:
     said = f"{_members(other.workers, 'worker', other.worker_cores, held.worker_cores)} and "
     said += f"{_members(other.servers, 'server', other.server_cores, held.server_cores)} would bring {gain:.0%} more"
     measured = contender.view.measured_throughput
-    enough = measured + RULES.restraint.dead_band * float(
+    enough = measured + rules.restraint.dead_band * float(
         front.speed[best]
     )  # what holding on is worth to the round
     if front.speed[best] <= enough:
         return CapacityLeft(Reason.DEAD_BAND, said)
-    if measured and contender.after(front.speed[[best]], measured, RULES)[0] <= enough:
+    if measured and contender.after(front.speed[[best]], measured, rules)[0] <= enough:
         little = "less than the change costs in the time that is left, former ones counted"
         return CapacityLeft(Reason.DEAD_BAND, f"{said}: {little}")
     return CapacityLeft(

@@ -24,6 +24,13 @@ CLUSTER = ScalingRules(
 SCALE_S = 3.0  # what a change of workers costs a local job
 RULES = msgspec.structs.replace(CLUSTER, policy=msgspec.structs.replace(CLUSTER.policy, scale_s=SCALE_S))
 _SEARCHED = msgspec.structs.replace(RULES, search="nsga2")
+# Where rings alone share a cluster, some run for a day and most for minutes, and a ring's speed jitters less than that of workers
+# beside servers: short ones go first for good, and less is worth a change (docs/design/0081).
+_OF_RINGS = msgspec.structs.replace(
+    RULES,
+    policy=msgspec.structs.replace(RULES.policy, short_jobs_first=1.2),
+    restraint=msgspec.structs.replace(RULES.restraint, dead_band=0.05),
+)
 HEADROOM = 0.01  # of the cluster that a round leaves free
 
 
@@ -32,8 +39,10 @@ def rules_of(spec: PlanSpec) -> ScalingRules:
     return RULES if spec.search == "exact" else _SEARCHED
 
 
-def rules_for(fair_share: float) -> ScalingRules:
-    """Return the rules under an objective: 0 throughput and short jobs first, below 0 the power of the fair-share mean."""
+def rules_for(fair_share: float, rings: bool = False) -> ScalingRules:
+    """Return the rules under an objective: 0 throughput and short jobs first, below 0 the power of the fair-share mean. `rings`:
+    no job of the cluster has servers.
+    """
     if not fair_share:
-        return RULES
+        return _OF_RINGS if rings else RULES
     return msgspec.structs.replace(RULES, policy=msgspec.structs.replace(RULES.policy, fair_share=fair_share))

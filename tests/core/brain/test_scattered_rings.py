@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from rover_bus.brain.models.samples import Configurations
@@ -25,13 +27,15 @@ def speed(placed: JobPlacement, crossing_s: float) -> float:
     return BATCH / (0.2 / count + 0.01 * (count > 1) + crossing_s * (hosts > 1))
 
 
-def run(brain: Brain, ticks: int, crossing_s: float, now_s: float = 0.0) -> float:
+def run(
+    brain: Brain, ticks: int, crossing_s: float, now_s: float = 0.0, left: Mapping[str, float] | None = None
+) -> float:
     for _ in range(ticks):
         now_s += 60.0
         for name, placed in brain.placements.items():
             if placed.worker_hosts:
                 ran = Measurement(job=name, seconds=30.0, samples_per_s=speed(placed, crossing_s))
-                brain.observe(ran.replace(samples_done=1e9, samples_left=1e7), now_s)
+                brain.observe(ran.replace(samples_done=1e9, samples_left=(left or {}).get(name, 1e7)), now_s)
         brain.decide(now_s)
     return now_s
 
@@ -112,3 +116,10 @@ def test_a_ring_goes_in_one_step_to_what_was_measured_of_it_before() -> None:
         now_s = run(brain, 1, CHEAP, now_s)
         sizes.append(len(brain.placements["one"].worker_hosts))
     assert sizes[-1] > 8, sizes
+
+
+def test_of_two_rings_the_one_that_ends_soon_has_most_of_what_there_is() -> None:
+    brain = brain_on(2, ring("long"), ring("short"), memory=taught(CHEAP))
+    run(brain, 30, CHEAP, left={"long": 1e8})
+    held = {name: len(placed.worker_hosts) for name, placed in brain.placements.items()}
+    assert held["short"] > 2 * held["long"] > 0
