@@ -325,8 +325,10 @@ def _program(fact: JobSubmitted) -> ProgramRequest | None:
 
 
 def wants_the_same(before: HostMembers, after: HostMembers, job: str) -> bool:
-    """Say whether a fact of a job left what is desired here as it was: only how new that is has changed."""
+    """Say whether a fact of a job left what is desired here as it was, in its order: only how new that is has changed."""
     was, now = before.jobs.get(job, DesiredJob()), after.jobs.get(job, DesiredJob())
+    if [*was.members] != [*now.members] or [*was.masters] != [*now.masters]:
+        return False  # members begin in this order, and the first has its choice of processors
     return replace(was, fence=now.fence, plan=now.plan) == now
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,6 @@ from broker_cluster import cluster_of_three, urls_of
 from outside import rover
 from patience import until
 
-from rover_bus.auth.key_folder import TENANTS as TENANTS_FILE
 from rover_bus.auth.key_folder import part_of
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
@@ -114,16 +114,12 @@ def test_one_brokers_backup_fills_a_cluster_and_the_clusters_fills_one_broker(
         servers[0].kill()
         until(lambda: read_or_nothing(vault, url) == written["default"], "what the other two have")
         before = keys_of_a_brain(
-            vault, tmp_path / "before", lambda name: "ads" not in name and name != TENANTS_FILE
+            vault, tmp_path / "before", lambda name: "ads" not in name and name != "tenants"
         )
-        half = ("backup", str(tmp_path / "half"), "--url", url, "--keys", before)
-        while (done := rover(*half, home=tmp_path / "taken")).returncode == NO_ANSWER:
-            assert "repeat it" in done.stderr  # the other two choose a leader of each stream
+        done = backed_up(str(tmp_path / "half"), "--url", url, "--keys", before, home=tmp_path / "taken")
         assert (done.returncode, "do not open tenant ads" in done.stderr) == (2, True), done.stderr
         keys = keys_of_a_brain(vault, tmp_path / "now")
-        done = rover(
-            "backup", str(tmp_path / "of-cluster"), "--url", url, "--keys", keys, home=tmp_path / "taken"
-        )
+        done = backed_up(str(tmp_path / "of-cluster"), "--url", url, "--keys", keys, home=tmp_path / "taken")
         assert done.returncode == 0, done.stderr
     Home(again).create()
     shutil.copytree(saved / "auth", Home(again).auth)
@@ -131,6 +127,13 @@ def test_one_brokers_backup_fills_a_cluster_and_the_clusters_fills_one_broker(
     with start_broker(Home(again), vault, A_BROKER, "127.0.0.1") as alone:
         assert {tenant: facts_of(vault, alone.url, tenant) for tenant in TENANTS} == written
         assert servers_of(vault, alone.url, FACTS) == 1
+
+
+def backed_up(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Return how a backup ended, repeated while the servers that are left choose a leader of each stream."""
+    while (done := rover("backup", *words, home=home)).returncode == NO_ANSWER:
+        assert "repeat it" in done.stderr, done.stderr
+    return done
 
 
 def keys_of_a_brain(vault: Vault, folder: Path, has: Callable[[str], bool] = lambda _: True) -> str:

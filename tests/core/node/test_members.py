@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rover_bus.events.deciding import WakeAt
@@ -456,8 +456,12 @@ def test_a_daemon_that_was_away_erases_what_it_kept_and_not_the_next_run_of_the_
     assert decide(after(EMPTY, [forgotten(), submitted("u2")]), 0.0) == []
 
 
+IN_ORDER = [(0, 1, "host-a", 0.0), (1, 1, "host-a", 0.0)]
+
+
 @settings(max_examples=300, deadline=None)
 @given(histories)
+@example([("desired", 1, 1, IN_ORDER), ("desired", 1, 1, IN_ORDER[::-1])])
 def test_what_wants_the_same_needs_no_decision(history: list[tuple]) -> None:  # type: ignore[type-arg]
     state, uid = evolve(EMPTY, submitted()), "u1"
     for step in history:
