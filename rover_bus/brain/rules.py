@@ -24,8 +24,8 @@ CLUSTER = ScalingRules(
 SCALE_S = 3.0  # what a change of workers costs a local job
 RULES = msgspec.structs.replace(CLUSTER, policy=msgspec.structs.replace(CLUSTER.policy, scale_s=SCALE_S))
 _SEARCHED = msgspec.structs.replace(RULES, search="nsga2")
-# Where rings alone share a cluster, some run for a day and most for minutes, and a ring's speed jitters less than that of workers
-# beside servers: short ones go first for good, and less is worth a change (docs/design/0081).
+# Where rings alone share a cluster: some run for half a day and most for minutes, and all share it for hours unless short ones go
+# first more strictly. Both values by measurement, with what was rejected: docs/design/0081.
 _OF_RINGS = msgspec.structs.replace(
     RULES,
     policy=msgspec.structs.replace(RULES.policy, short_jobs_first=1.2),
