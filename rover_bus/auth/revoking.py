@@ -39,8 +39,9 @@ def revoke_key(vault: Vault, user: str) -> None:
 def revoke_people(vault: Vault, tenant: str) -> None:
     """Take all rights from the people of a tenant whose credentials were made until now. Raises InputError."""
     if tenant == DEFAULT_TENANT or tenant not in vault.tenants:
+        there = ", ".join(vault.tenants) or "none"
         raise InputError(
-            f"there is no tenant {tenant!r} beside {DEFAULT_TENANT!r}: tenants are {', '.join(vault.tenants) or 'none'}"
+            f"{tenant!r} is no tenant whose people are told apart: tenants are {there}; others are named each by a file or a key"
         )
     vault.users.note_revoked(EVERYONE, observers_of(tenant), int(time.time()))
 
