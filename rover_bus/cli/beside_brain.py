@@ -1,4 +1,5 @@
-"""What goes on beside the Brain in its process, whether it leads or stands by: purges for masters, rights of runs, hosts that join.
+"""What goes on beside the Brain in its process, whether it leads or stands by: purges for masters, rights of runs, hosts that
+join, users that are revoked.
 
 Started by serve.py. None of it is the Brain's to decide; it stands here because this process has the rights, and the keys.
 """
