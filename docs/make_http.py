@@ -40,7 +40,9 @@ Written by `make docs` from `rover_bus/web/routes.py`; [openapi.json](openapi.js
 A token is made by `rover auth page-token` and sent as `Authorization: Bearer TOKEN`. What may act may look, and what may look
 may scrape. On loopback looking and scraping need none. An error is `{"code": ..., "message": ...}`. Each answer of the API has
 the header `Rover-Sequence`: the newest fact that was known when the answer was begun; with `at` the job's newest
-that was known then.
+that was known then. `Rover-Timeline` is another number after each restore from a backup, where sequences and numbers of plans are
+given again: what was read before is to be read again, and an action that sends the number with it is refused (409, `restored`)
+where it is another one.
 
 | Route | Needs | What it does |
 |---|---|---|

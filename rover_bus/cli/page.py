@@ -55,14 +55,15 @@ class ShownStack:
     bus: Bus
     picture: Picture
     around: Surroundings
+    timeline: int = 0
     replayed: bool = False
     replays: KeptReplays = field(default_factory=KeptReplays)
     moments: KeptMoments = field(default_factory=KeptMoments)
 
     @classmethod
-    def on(cls, bus: Bus, store_limit_bytes: int = 0) -> ShownStack:
-        """Show what is on a bus. `store_limit_bytes`: of the broker; 0: not known."""
-        return cls(bus, Picture(), Surroundings(store_limit_bytes=store_limit_bytes))
+    def on(cls, bus: Bus, store_limit_bytes: int = 0, timeline: int = 0) -> ShownStack:
+        """Show what is on a bus. `store_limit_bytes`: of the broker; 0: not known. `timeline`: of the stack."""
+        return cls(bus, Picture(), Surroundings(store_limit_bytes=store_limit_bytes), timeline)
 
     async def run(self) -> None:
         """Follow what happens, for ever. Raises BusError where the streams are not there."""

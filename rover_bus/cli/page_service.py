@@ -19,8 +19,10 @@ from rover_bus.auth.page_tokens import PageTokens
 from rover_bus.cli.http_options import HttpOptions, is_loopback, listen_at, split_address
 from rover_bus.cli.page import ShownStack
 from rover_bus.events.errors import BusError, InputError
+from rover_bus.events.logs import get_logger
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.refusals import unless_turned_away
+from rover_bus.events.timelines import StackRestored, stack_timeline, unless_restored
 from rover_bus.web.access import Access
 from rover_bus.web.server import WebServer
 
@@ -28,6 +30,7 @@ AGAIN_S = 0.5
 RENEWED_S = 600.0  # between looks whether there is a new certificate
 NO_TOKENS = Path("/nonexistent")
 
+log = get_logger("rover.web")
 Connecting = Callable[[], AbstractAsyncContextManager[NatsBus]]
 
 
@@ -65,17 +68,24 @@ async def serve_page(
 async def _show(
     server: WebServer, connecting: Connecting, ready: Callable[[], None], limit_bytes: int
 ) -> None:
-    async with connecting() as bus:
-        await unless_turned_away(bus, _follow(server, bus, ready, limit_bytes))
+    while True:
+        async with connecting() as bus:
+            try:
+                await unless_turned_away(bus, _follow(server, bus, ready, limit_bytes))
+            except StackRestored as restored:  # all that was read is of a past that is erased
+                log.warning(str(restored))
+                server.page = None
+                server.end_streams()
 
 
 async def _follow(server: WebServer, bus: NatsBus, ready: Callable[[], None], limit_bytes: int) -> None:
-    """Show what is there; streams that are not there yet are waited for."""
+    """Show what is there; streams that are not there yet are waited for. Raises StackRestored."""
     ready()
     while True:
-        server.page = stack = ShownStack.on(bus, limit_bytes)
         try:
-            await stack.run()
+            timeline = await stack_timeline(bus)
+            server.page = stack = ShownStack.on(bus, limit_bytes, timeline)
+            await unless_restored(bus, timeline, stack.run())
         except BusError:
             await asyncio.sleep(AGAIN_S)
 

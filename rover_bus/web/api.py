@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from rover_bus.events.errors import InputError
+from rover_bus.events.errors import InputError, Refused
 from rover_bus.events.subjects import job_of_file
 from rover_bus.web.bodies import Answered, Word
 from rover_bus.web.port import OneJob, Page
 
 SEQUENCE = "Rover-Sequence"  # the header of an answer that says on which newest fact it rests
+TIMELINE = "Rover-Timeline"  # and in which timeline of the stack; of an action: in which the plan was seen that it is about
 CALLER: web.RequestKey[str] = web.RequestKey("caller", str)
 MOST_EVENTS, EVENTS = 1000, 100
 MOST_REASON = 500
@@ -90,6 +91,12 @@ async def reject(page: Page, request: web.Request) -> web.Response:
 
 async def _say(page: Page, request: web.Request, *, yes: bool) -> web.Response:
     named, number, by = _job(request), _plan(request), request[CALLER]
+    if request.headers.get(TIMELINE, str(page.timeline)) != str(page.timeline):
+        raise Refused(
+            f"the stack was restored from a backup since plan {number} was shown, and may have another one of that number: "
+            "look at its plans again",
+            "restored",
+        )
     body = await request.read()
     try:
         word = msgspec.json.decode(body or b"{}", type=Word)

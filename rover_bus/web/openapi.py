@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from rover_bus.web.api import SEQUENCE
+from rover_bus.web.api import SEQUENCE, TIMELINE
 from rover_bus.web.bodies import Problem
 from rover_bus.web.routes import ROUTES, HttpRoute
 
+OF_TIMELINE = "0, or another number after each restore from a backup: sequences and numbers of plans are given again in each."
 _REFERENCE = "#/components/schemas/{name}"
 PROBLEMS = {
     "400": "Not what this route takes.",
@@ -62,9 +63,10 @@ def _operation(route: HttpRoute, by_type: dict[str, Any]) -> dict[str, Any]:
     if route.content == "text/event-stream":
         answered = {"schema": {"type": "string"}, "x-data": by_type[str(route.answers)]}
     asked: dict[str, Any] = {"description": "As asked.", "content": {route.content: answered}}
+    asked["headers"] = {TIMELINE: {"description": OF_TIMELINE, "schema": {"type": "integer"}}}
     if route.content != "text/event-stream":
         about = "Sequence of the newest fact that was known when the answer was begun: all up to it are in the answer."
-        asked["headers"] = {SEQUENCE: {"description": about, "schema": {"type": "integer"}}}
+        asked["headers"] |= {SEQUENCE: {"description": about, "schema": {"type": "integer"}}}
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.about,

@@ -79,6 +79,10 @@ class Page(Protocol):
     def sequence(self) -> int:
         """The newest fact that answers rest on."""
 
+    @property
+    def timeline(self) -> int:
+        """Which past its sequences and numbers of plans are of: a restore from a backup draws another one. 0: there was none."""
+
     def figures(self) -> list[Figure]:
         """Return every series as it is now, in one go: none of it is of another moment."""
 

@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler as AnyHandler
 from rover_bus.events.errors import AccessDenied, BusError, InputError, Refused, RoverError
 from rover_bus.events.logs import get_logger
 from rover_bus.web.access import Access, HttpRefusal, Need
-from rover_bus.web.api import CALLER, SEQUENCE, answer
+from rover_bus.web.api import CALLER, SEQUENCE, TIMELINE, answer
 from rover_bus.web.bodies import Problem
 from rover_bus.web.openapi import document
 from rover_bus.web.port import Page
@@ -59,9 +59,14 @@ class WebServer:
 
     async def stop(self) -> None:
         """Let answers leave that are on their way, and end."""
+        self.end_streams()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def end_streams(self) -> None:
+        """End every stream of events: its client comes back."""
         if self._runner is not None:
             self._runner.app[STREAMS].end()
-            await self._runner.cleanup()
 
     def _application(self) -> web.Application:
         application = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[self._pass])
@@ -138,10 +143,11 @@ class WebServer:
                 return _problem(
                     503, "not_ready", "what is stored has not all been read yet: ask again in a second"
                 )
-            sequence = self.page.sequence
-            response = await route.handler(self.page, request)
+            page, sequence = self.page, self.page.sequence
+            response = await route.handler(page, request)
             if not response.prepared:
                 response.headers.setdefault(SEQUENCE, str(sequence))
+                response.headers[TIMELINE] = str(page.timeline)
             return response
 
         return show

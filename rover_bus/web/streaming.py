@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from rover_bus.events.errors import InputError
-from rover_bus.web.api import number_of
+from rover_bus.web.api import TIMELINE, number_of
 from rover_bus.web.bodies import EventShown
 from rover_bus.web.port import Page
 
@@ -50,7 +50,12 @@ async def stream(page: Page, request: web.Request) -> web.StreamResponse:
     """Send facts until the client leaves or the server ends."""
     after = _resume(request)
     response = web.StreamResponse(
-        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        headers={
+            "Content-Type": "text/event-stream",
+            "Cache-Control": "no-store",
+            "X-Accel-Buffering": "no",
+            TIMELINE: str(page.timeline),
+        }
     )
     await response.prepare(request)
     await response.write(f"retry: {AGAIN_MS}\n\n".encode())

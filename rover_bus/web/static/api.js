@@ -12,6 +12,15 @@ function headers() {
   return token() ? { Authorization: `Bearer ${token()}` } : {};
 }
 
+// A stack that was restored from a backup gives sequences and numbers of plans again: all that is shown is drawn from nothing.
+let timeline = null;
+
+function note(response) {
+  const said = response.headers.get("Rover-Timeline");
+  if (timeline !== null && said !== null && said !== timeline) location.reload();
+  timeline ??= said;
+}
+
 export async function get(path) {
   return (await getAt(path)).body;
 }
@@ -23,11 +32,13 @@ export async function getAt(path) {
 }
 
 export async function post(path, body) {
-  const sent = { method: "POST", headers: { ...headers(), "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const about = { "Content-Type": "application/json", "Rover-Timeline": timeline };
+  const sent = { method: "POST", headers: { ...headers(), ...about }, body: JSON.stringify(body) };
   return read(await fetch(`/api/v1${path}`, sent));
 }
 
 async function read(response) {
+  note(response);
   const body = await response.json();
   if (!response.ok) throw new Error(body.message);
   return body;
@@ -44,6 +55,7 @@ export async function follow(after, take, state, signal) {
     try {
       const response = await fetch("/api/v1/events/stream", { headers: { ...headers(), "Last-Event-ID": String(last) }, signal });
       if (!response.ok) throw new Error((await response.json()).message);
+      note(response);
       state("");
       last = await readStream(response, last, take);
       throw new Error("the connection ended");
