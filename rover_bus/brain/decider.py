@@ -42,7 +42,7 @@ from rover_bus.brain.marginal import goes_by_gain, stragglers_by_half
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
 from rover_bus.brain.settling import propose_because, settle
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
-from rover_bus.brain.stalled import begin_with_less, note_stalled
+from rover_bus.brain.stalled import begin_with_less, note_stalled, say_not_withdrawn
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.totals import keep_totals
@@ -62,6 +62,7 @@ from rover_bus.events.facts import (
     MembersDesired,
     MembersDisplaced,
     PlanApplied,
+    PlanRefused,
     PlanRequested,
     PlanSettled,
     RuleSwitchedOff,
@@ -306,6 +307,10 @@ class BrainDecider:
             case PlanSettled():
                 self.watch.restart(fact.job, now)
                 yield FactObserved(fact=fact, took_s=self.watch.settle(fact, now), cause=cause)
+            case PlanRefused():
+                self.watch.restart(fact.job, now)
+                yield from say_not_withdrawn(known, fact, cause)
+                yield FactObserved(fact=fact, cause=cause)
             case _ if isinstance(fact, get_args(ObservedFact)):
                 self.watch.restart(fact.job, now)
                 if isinstance(fact, PlanApplied):

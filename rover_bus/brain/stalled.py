@@ -16,7 +16,7 @@ from rover_bus.brain.judging import figures_of
 from rover_bus.brain.log import FactObserved
 from rover_bus.brain.proposing import end_stalled
 from rover_bus.brain.state import BrainState, KnownJob, counted
-from rover_bus.events.facts import PlanMeasured, PlanRolledBack, PlanWithheld, Size
+from rover_bus.events.facts import PlanMeasured, PlanRefused, PlanRolledBack, PlanWithheld, Size
 from rover_bus.events.host_facts import HostMemberStalled
 from rover_bus.events.log import Record
 
@@ -85,6 +85,32 @@ def _withdraw(name: str, known: KnownJob, state: BrainState, wall_s: float) -> S
         reason=f"{said}; a start is tried again after {again_in_s:g} s, or once the cluster has more room",
         wanted=wanted,
         again_s=wall_s + again_in_s if wall_s else 0.0,
+        cause=cause,
+    )
+
+
+def say_not_withdrawn(known: KnownJob, refused: PlanRefused, cause: str) -> Steps:
+    """Say what a start waits for that its master does not withdraw: it has begun, or the master is of a release that cannot."""
+    change = known.change
+    if (
+        change is None
+        or change.plan != refused.plan
+        or not change.rolls_back
+        or change.after.workers
+        or change.after.servers
+    ):
+        return
+    until = (
+        "until the job is resumed"
+        if refused.constant == "paused"
+        else "and the job goes on once they can start"
+    )
+    yield PlanWithheld(
+        job=refused.job,
+        constant=Reason.BELOW_LEAST,
+        reason=f"members of plan {change.rolls_back} cannot start ({known.stalled_by}); its master does not end the start, "
+        f"{until}: {refused.reason or refused.constant.replace('_', ' ')}",
+        wanted=change.before,
         cause=cause,
     )
 

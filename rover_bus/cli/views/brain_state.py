@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from rover_bus.brain.decider import BrainDecider
-from rover_bus.brain.log import BrainBatch, ClusterObserved, FreezeObserved, WindowClosed
+from rover_bus.brain.log import BrainBatch, ClusterObserved, FreezeObserved, MembersSeen, WindowClosed
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus
@@ -58,12 +58,10 @@ async def read_brain(bus: Bus, job: str = "", until_ms: float = math.inf) -> Bra
     copy = BrainCopy(decider.state, 0)
 
     def note(record: Record) -> None:
+        note_withheld(copy.withheld, record, decider.state)
         match record:
             case PlanProposed(job=name, plan=number) if name == job and job in decider.state.jobs:
                 copy.before_plan[(job, number)] = msgspec.msgpack.encode(decider.state.jobs[job])
-                copy.withheld.pop(job, None)
-            case PlanWithheld(job=held, asked_by=""):
-                copy.withheld[held] = record
             case ClusterObserved() | FreezeObserved():
                 copy.said += 1
             case WindowClosed(job=measured):
@@ -86,3 +84,16 @@ async def read_brain(bus: Bus, job: str = "", until_ms: float = math.inf) -> Bra
         raise await journal.judge(broken) from None
     copy.state, copy.sequence = decider.state, journal.sequence
     return copy
+
+
+def note_withheld(withheld: dict[str, PlanWithheld], record: Record, before: BrainState) -> None:
+    """Note why a job is left as it is, as far as that still holds after one more record. `before`: the state until then."""
+    match record:
+        case PlanProposed(job=name):
+            withheld.pop(name, None)
+        case MembersSeen(job=name, members=[_, *_]) if name in before.jobs and before.jobs[name].waits:
+            withheld.pop(name, None)  # it waits no more: a master of 0.3.0 resumes a job by itself
+        case PlanWithheld(job=name, asked_by=""):
+            withheld[name] = record
+        case _:
+            pass  # it says nothing of this

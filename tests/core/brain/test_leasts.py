@@ -361,15 +361,34 @@ def test_a_start_that_trains_keeps_its_members_whatever_cannot_start() -> None:
     assert life.same()
 
 
-def test_a_start_that_the_master_does_not_withdraw_stays_as_it_is() -> None:
+@pytest.mark.parametrize(
+    ("constant", "words"),
+    [
+        ("has_begun", "its start is not withdrawn: the job has begun to train"),
+        ("limit_exceeded", "a running job needs one worker at least"),  # a master of 0.3.0
+    ],
+)
+def test_a_start_that_the_master_does_not_withdraw_stays_as_it_is_and_is_said_to(
+    constant: str, words: str
+) -> None:
     life = Life(cores=8.0, memory_bytes=64 * GIB)
     job = life.hand_in(OF_THREE, lambda workers: 3600.0 * workers)
     job.obeys = False
     stall(life, "worker-2", "worker-3")
-    life.notice(facts.PlanRefused(job="j", plan=2, reason="", constant="has_begun", position=(99, 0)))
+    assert "a start is tried again" in [*life.found(facts.PlanWithheld)][-1].reason
+    life.notice(facts.PlanRefused(job="j", plan=2, reason=words, constant=constant, position=(99, 0)))
+    said = [*life.found(facts.PlanWithheld)][-1]
+    assert (
+        said.constant,
+        f"its master does not end the start, and the job goes on once they can start: {words}" in said.reason,
+    ) == (
+        "below_least",
+        True,
+    )
     life.wait(70)
     known = life.brain.state.jobs["j"]
     assert (counts(life), known.held, known.waits) == ([(4, 1), (0, 0)], plans(life)[0].size, False)
+    assert [*life.found(facts.PlanWithheld)][-1] == said
     assert life.same()
 
 

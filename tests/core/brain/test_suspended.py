@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from life_of_jobs import Life
 
+from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.cli.views.brain_state import note_withheld
 from rover_bus.events import facts
 from rover_bus.events.facts import PlanProposed, PlanRequested, PlanWithheld
 from rover_bus.events.host_facts import HostMemberStalled
@@ -159,6 +161,28 @@ def test_a_job_holds_again_what_it_did_where_its_master_brings_its_members_back_
     known = life.brain.state.jobs["a"]
     assert (known.held, known.released, known.waits) == (was, None, False)
     assert life.same()
+
+
+def test_what_a_resumed_job_waits_for_is_said_no_more_once_its_master_brings_its_members_back_by_itself() -> (
+    None
+):
+    life = suspended(OF_THREE)
+    begin_other(life, 7)
+    life.notice(facts.JobResumed(job="a", workers=4))
+    life.wait(2)
+    assert said_of(life)["a"].constant == "no_capacity"
+    life.resume("a", by_itself=True)
+    life.wait(2)
+    assert "a" not in said_of(life)
+
+
+def said_of(life: Life) -> dict[str, PlanWithheld]:
+    """Why jobs are left as they are, as `rover explain` reads it in the Brain's log."""
+    reader, withheld = BrainDecider(0), dict[str, PlanWithheld]()
+    for record in life.log:
+        note_withheld(withheld, record, reader.state)
+        reader.evolve(record)
+    return withheld
 
 
 def test_a_job_that_a_former_brain_saw_suspended_is_offered_a_start_when_it_is_resumed() -> None:
