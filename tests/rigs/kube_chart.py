@@ -130,11 +130,11 @@ class Release:
 def remove_definition(cluster: Cluster) -> None:
     """Take our resources away, with what other tests left of it: no operator is there that would let their objects go."""
     listed = cluster.kubectl("get", "rj", "--all-namespaces", "-o", "json")
-    for each in json.loads(listed.stdout)["items"]:
+    for each in json.loads(listed.stdout)["items"] if listed.returncode == 0 else ():
         about = each["metadata"]
         patch = ("--type=merge", "-p", '{"metadata": {"finalizers": null}}')
         cluster.kubectl("-n", about["namespace"], "patch", "rj", about["name"], *patch)
-    gone = cluster.kubectl("delete", "crd", *DEFINITIONS, "--timeout=60s")
+    gone = cluster.kubectl("delete", "crd", *DEFINITIONS, "--ignore-not-found", "--timeout=60s")
     assert gone.returncode == 0, gone.stderr
 
 

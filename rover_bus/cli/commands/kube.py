@@ -270,22 +270,35 @@ def memory(directory: Path, user: int) -> None:
 
 
 @kube.command()
-@click.option("--release", required=True, metavar="NAMESPACE", help="Of the operators and the keys.")
+@click.option(
+    "--release",
+    default="",
+    metavar="NAMESPACE",
+    help="Of the operators and the keys; the first of members' by default.",
+)
 @click.option("--namespace", "namespaces", multiple=True, required=True, help="Of members; may be repeated.")
 @click.option("--keys", multiple=True, metavar="SECRET", help="Remove this Secret; left out: keys stay.")
-@click.option("--operators", required=True, metavar="SELECTOR", help="Pods that must be gone first.")
+@click.option(
+    "--operators",
+    default="app.kubernetes.io/component=operator",
+    show_default=True,
+    metavar="SELECTOR",
+    help="Pods that must be gone first.",
+)
 @_kubeconfig
 def clean(
     release: str, namespaces: tuple[str, ...], keys: tuple[str, ...], operators: str, kubeconfig: str
 ) -> None:
-    """Remove what outlives an installation: members' pods, finalizers, records, keys. RoverJobs stay."""
+    """Remove what outlives an installation: members' pods, finalizers, records, keys. RoverJobs stay, but for those that were
+    deleted: also where their definition or their namespace was deleted first and waits for them.
+    """
     from rover_bus.kube.api import Api
     from rover_bus.kube.installing import clean as clean_up
 
     async def work() -> None:
         api = await Api.connect(kubeconfig)
         try:
-            await clean_up(api, release, namespaces, operators, keys)
+            await clean_up(api, release or namespaces[0], namespaces, operators, keys)
         finally:
             await api.close()
 
