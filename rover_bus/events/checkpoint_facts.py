@@ -133,7 +133,7 @@ class CheckpointSearchOrdered(MasterFact, frozen=True, kw_only=True, tag="checkp
 
     Not those in `skip` (generation, cut), nor of a generation before `not_before`; with `wanted` only that cut. `reason`: why the
     model must be restored. `former`: timelines before a restore from a backup, which count as well. `retry`: what was tried before
-    may be tried again.
+    may be tried again. `look`: the job is paused and asks a person, and goes on by itself if a checkpoint is found.
     """
 
     term: Count = 0
@@ -148,17 +148,20 @@ class CheckpointSearchOrdered(MasterFact, frozen=True, kw_only=True, tag="checkp
     reason: str = ""
     former: list[int] = []
     retry: bool = False
+    look: bool = False
 
 
 class CheckpointNoneUsable(MasterFact, frozen=True, kw_only=True, tag="checkpoint.none_usable.v1"):
     """Checkpoints of the job lie on storage, and none can be restored; `problems` says why not, a line each.
 
-    `choice`: what the job file wants then (`on_no_usable_checkpoint`): ask (the members are released), fail, or restart.
+    `choice`: what the job file wants then (`on_no_usable_checkpoint`): ask (members and room are released), fail, or restart.
+    `there`: how many lie on storage; 0 where it could not be searched.
     """
 
     search: Count
     choice: NoUsable
     problems: list[str] = []
+    there: Count = 0
 
 
 class ServerRestored(CheckpointFact, frozen=True, kw_only=True, tag="server.restored.v1"):

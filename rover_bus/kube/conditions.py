@@ -15,7 +15,7 @@ from rover_bus.events.identity import Member
 from rover_bus.kube.object import CONDITIONS
 from rover_bus.kube.plan_answers import how_to_answer
 from rover_bus.kube.roverjobs import RoverJob
-from rover_bus.kube.runs import FollowedRun
+from rover_bus.kube.runs import FollowedRun, PauseState
 
 Kind = Literal["Accepted", "Running", "Degraded", "Suspended", "Complete", "Failed"]
 MOST_MESSAGE = 1024
@@ -23,6 +23,7 @@ MOST_MEMBERS = 1000  # listed: an object has at most 1.5 MiB
 MOST_NAMED = 5  # members in one message
 DEADLINE_EXCEEDED = "DeadlineExceeded"  # as Kubernetes' own jobs say it
 FORGOTTEN = "Forgotten"
+NO_USABLE = "NoUsableCheckpoint"  # a person is asked
 RESULTS = ("auc", "logloss")
 FIGURES = (
     "epochs",
@@ -145,15 +146,27 @@ def _running(object_: RoverJob, run: FollowedRun | None, handing: HandedIn) -> S
     if object_.is_deleted:
         return ShownCondition("Running", False, "Deleted", "the job is asked to end")
     if run.paused is not None:
-        return ShownCondition(
-            "Running", False, "Suspended" if run.paused.is_asked else "Paused", run.paused.reason
-        )
+        return ShownCondition("Running", False, *_why_paused(run, run.paused, "Suspended"))
     if not run.is_planned:
         return ShownCondition("Running", False, *_without_plan(object_, run, handing))
     if not run.routed or not run.count("worker"):
         what = f"{_named(run.missing)} to join" if run.missing else "its servers to hold the model"
         return ShownCondition("Running", False, "Starting", f"waits for {what}{_stalled(run)}")
     return ShownCondition("Running", True, "Training", _waiting_plan(object_, run, handing))
+
+
+def _why_paused(run: FollowedRun, paused: PauseState, asked: str) -> tuple[str, str]:
+    """Return the reason and the message of a pause. asked: the reason of one that was asked for."""
+    if run.unusable and not paused.is_asked:
+        return NO_USABLE, _unusable(run)
+    return asked if paused.is_asked else "Paused", paused.reason
+
+
+def _unusable(run: FollowedRun) -> str:
+    return (
+        f"no checkpoint can be restored: rover resume {run.job} --from-nothing, or --checkpoint N; or bring back its storage, "
+        f"which is looked at again now and then: {run.unusable[0]}"
+    )
 
 
 def _waiting_plan(object_: RoverJob, run: FollowedRun, handing: HandedIn) -> str:
@@ -185,8 +198,7 @@ def _degraded(run: FollowedRun | None) -> ShownCondition:
     if run is None or run.end is not None:
         return ShownCondition("Degraded", False, "NotRunning")
     if run.unusable:
-        said = f"no checkpoint can be restored: rover resume {run.job} --from-nothing, or --checkpoint N: {run.unusable[0]}"
-        return ShownCondition("Degraded", True, "NoUsableCheckpoint", said)
+        return ShownCondition("Degraded", True, NO_USABLE, _unusable(run))
     if run.rules_off:
         rule, why = next(iter(run.rules_off.items()))
         return ShownCondition("Degraded", True, "RuleSwitchedOff", f"rule {rule} failed three times: {why}")
@@ -208,7 +220,7 @@ def _suspended(object_: RoverJob, run: FollowedRun | None, handing: HandedIn) ->
             "Suspended", False, "Suspending" if object_.is_suspended and not run.end else "NotAsked"
         )
     present = [seat.member for seat in run.seats.values() if seat.present]
-    if left := [member for member in present if member.role == "worker"]:
+    if left := [member for member in present if member.role == "worker" or run.unusable]:
         said = f"waits for {_named(left)} to leave"
         return ShownCondition("Suspended", False, "Suspending", said)
     if run.paused.release and present:
@@ -217,7 +229,7 @@ def _suspended(object_: RoverJob, run: FollowedRun | None, handing: HandedIn) ->
             f"{_named(present)} wait for a checkpoint of all that was trained to be stored, then leave{why}"
         )
         return ShownCondition("Suspended", False, "Suspending", said)
-    return ShownCondition("Suspended", True, "Asked" if run.paused.is_asked else "Paused", run.paused.reason)
+    return ShownCondition("Suspended", True, *_why_paused(run, run.paused, "Asked"))
 
 
 def _over(run: FollowedRun | None, handing: HandedIn) -> Iterator[ShownCondition]:
@@ -251,6 +263,8 @@ def state_word(object_: RoverJob, found: list[ShownCondition]) -> str:
         return "Ending"
     if not by["Accepted"].holds:
         return "Refused"
+    if by["Running"].reason == NO_USABLE:
+        return "Degraded"  # a suspended job is one that a person suspended
     if by["Suspended"].holds:
         return "Suspended"
     if by["Suspended"].reason == "Suspending":

@@ -59,6 +59,8 @@ def _words(fact: FactOfJob) -> Words | None:
             return NORMAL, "PlanApproved", f"{by or 'a person'} approves plan {plan}{_because(why)}"
         case facts.PlanRolledBack(plan=plan, by_plan=by_plan, constant=why):
             return NORMAL, "PlanRolledBack", f"plan {by_plan} takes back plan {plan}: {why.replace('_', ' ')}"
+        case facts.JobPaused(by="", reason=why, release=True):
+            return WARNING, "Paused", f"all members leave, and their room is given to others{_because(why)}"
         case facts.JobPaused(by=by, reason=why):
             return NORMAL, "Paused", f"no worker shall run{f', as {by} asked' if by else ''}{_because(why)}"
         case facts.JobResumed(workers=workers):

@@ -289,7 +289,7 @@ def _data(run: FollowedRun, heard: HeardFact) -> FollowedRun:
         case CheckpointFailed(cut=cut, reason=reason):
             return replace(run, failed_checkpoint=f"checkpoint {cut}: {reason}")
         case CheckpointNoneUsable(choice="ask", problems=problems):
-            return replace(run, unusable=tuple(problems))
+            return replace(run, unusable=tuple(problems) or ("storage is empty",))
         case facts.RoutingChanged():
             return replace(run, routed=True)
         case LedgerRewound():

@@ -158,8 +158,12 @@ def _restore(state: State, record: checkpoint_facts.ServerRestored) -> None:
 
 
 def _search(state: State, record: checkpoint_facts.CheckpointSearchOrdered) -> None:
-    """The same search goes on, or a new one begins."""
+    """The same search goes on, or a new one begins; or storage is looked at while a person is asked."""
     former = state.phase
+    if record.look and isinstance(former, Searching) and former.asking:
+        state.cuts.last_search = former.look = record.search
+        state.cuts.tried = [] if record.retry else state.cuts.tried
+        return
     tries = former.tries if isinstance(former, Searching) and not former.asking else 0
     state.cuts.last_search = record.search
     search = Searching(record.search, record.host, record.reason, record.wanted, tries + 1)
@@ -178,7 +182,7 @@ def _find_none(state: State, record: checkpoint_facts.CheckpointNoneUsable) -> N
     """A person is waited for, if the job file says so; the servers of now come again then."""
     search = state.phase
     if isinstance(search, Searching) and record.choice == "ask":
-        search.asking, search.problems = True, record.problems
+        search.asking, search.problems, search.there = True, record.problems, record.there
         search.servers = list(state.seats.wanted_servers().values())
 
 

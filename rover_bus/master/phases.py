@@ -20,7 +20,10 @@ class Starting(msgspec.Struct, tag="starting", omit_defaults=True):
 
 
 class Searching(msgspec.Struct, tag="searching", omit_defaults=True):
-    """For a checkpoint on storage: see searching.py. `asking`: none is usable, and a person decides what becomes of the job."""
+    """For a checkpoint on storage: see searching.py. `asking`: none is usable, and a person decides what becomes of the job.
+
+    `look`: the last search of those that go on meanwhile; `there`: how many checkpoints lay on storage then.
+    """
 
     number: int
     host: str
@@ -30,6 +33,13 @@ class Searching(msgspec.Struct, tag="searching", omit_defaults=True):
     asking: bool = False
     problems: list[str] = []
     servers: list[DesiredMember] = []  # that come again when a person has decided
+    look: int = 0
+    there: int = 0
+
+    @property
+    def open(self) -> int:
+        """The search whose answer counts; 0 for none."""
+        return self.look if self.asking else self.number
 
 
 class Training(msgspec.Struct, tag="training", omit_defaults=True):

@@ -157,6 +157,11 @@ def release_members(state: State, cause: str, reason: str) -> MembersDesired:
     return _changed(state, [], cause, reason)
 
 
+def waits_for_room(state: State) -> bool:
+    """Whether all members of a resumed job were released, so that a plan of the Brain names them: others may have their room."""
+    return state.release and not state.seats.wanted and state.plans.brain_term > 0
+
+
 def revive_members(state: State, servers: Iterable[DesiredMember], cause: str, reason: str) -> MembersDesired:
     """These servers and the workers that were released run again, as new incarnations."""
     load = Counter(desired.host for desired in state.seats.done.values())

@@ -33,6 +33,7 @@ from rover_bus.master.planning import (
     present_servers,
     remove_members,
     resume_members,
+    waits_for_room,
 )
 from rover_bus.master.state import Plans, State
 
@@ -191,11 +192,6 @@ def _check_counts(state: State, proposal: PlanProposed) -> Obstacle | None:
     return None
 
 
-def _waits_for_room(state: State) -> bool:
-    """Whether all members of a resumed job were released, so that a plan of the Brain names them: others may have their room."""
-    return state.release and not state.seats.wanted and state.plans.brain_term > 0
-
-
 def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str) -> Steps:
     """A person takes the workers away, or lets the job go on where it was. Servers stay, or leave by `releasing`."""
     if (
@@ -225,7 +221,7 @@ def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str
         return
     else:
         yield from try_again(state, cause, fact.by or "a person")
-        if _waits_for_room(state):
+        if waits_for_room(state):
             yield JobResumed(by=fact.by, cause=cause)
             return
         record = resume_members(state, cause, "resumed")

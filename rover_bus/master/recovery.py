@@ -18,7 +18,7 @@ from rover_bus.events.identity import Member
 from rover_bus.events.log import Record, Rewound
 from rover_bus.events.starts import ServerStart
 from rover_bus.master.cut import SLOTS, Cut, rewound, slots_of
-from rover_bus.master.planning import begin_again
+from rover_bus.master.planning import begin_again, owning_servers
 from rover_bus.master.state import State
 
 Consequences = Generator[Record, None, None]
@@ -39,7 +39,9 @@ def _who_goes(state: State, lost: Member | None) -> set[int]:
     """Return the servers without a state of their own: the lost one, those that are not there, those on their way to a cut."""
     planned = {p.member.index: p.member for p in state.seats.wanted.values() if p.member.role == "ps"}
     if lost is None:
-        return set(planned) or set(state.cuts.back.servers)  # a pause released them
+        return (
+            set(planned) or set(owning_servers(state)) or set(state.cuts.back.servers)
+        )  # a pause released them
     present = {
         seated.member.index
         for seated in state.seats.servers()

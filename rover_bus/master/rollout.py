@@ -31,7 +31,7 @@ from rover_bus.events.log import MoveBegun, Record
 from rover_bus.events.requests import HeartbeatRequest, MoveOrder, MoveStatus
 from rover_bus.events.routing import RoutingTable, ServerAddress
 from rover_bus.master import slots
-from rover_bus.master.phases import Training, name_of
+from rover_bus.master.phases import Searching, Training, name_of
 from rover_bus.master.planning import (
     add_servers,
     is_planned,
@@ -215,6 +215,8 @@ def follow_plan(state: State, before: list[int], proposal: PlanProposed, cause: 
     drops = before[proposal.servers :]
     if state.slots.routing is None or state.slots.rollout is not None or not (joins or drops):
         return
+    if isinstance(state.phase, Searching):
+        return  # what is routed is gone: they come for what the search finds
     kept = [index for index in before if index not in drops]
     goal = slots.even_out(slots.expand(state.slots.routing.owners), [*kept, *joins])
     yield opened(state, goal, Origin(proposal.reason, proposal.by, proposal.plan), cause, joins, drops)

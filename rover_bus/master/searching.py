@@ -19,6 +19,7 @@ from rover_bus.master.state import State
 Consequences = Generator[Record, None, None]
 PATIENCE_S = 10.0  # for an answer: a daemon that starts again is there within it
 TRIES = 3  # daemons asked in turn, before storage counts as out of reach
+LOOK_S = 60.0  # between looks while a person is asked: each is one listing of storage
 
 
 class SearchClock:
@@ -26,11 +27,24 @@ class SearchClock:
 
     def __init__(self) -> None:
         self._seen: tuple[int, float] = (0, 0.0)
+        self._look: tuple[int, float] = (0, 0.0)  # the search that asks, and when to look again
 
     def since_s(self, search: Searching, now: float) -> float:
         if self._seen[0] != search.number:
             self._seen = search.number, now
         return now - self._seen[1]
+
+    def wait(self, search: Searching, now: float) -> None:
+        """Its patience begins now."""
+        self._seen = search.number, now
+
+    def may_look(self, search: Searching, now: float) -> bool:
+        """Whether it is time to look again for what a person is asked about; from then on it was."""
+        number, due = self._look
+        if number == search.number and now < due:
+            return False
+        self._look = search.number, now + LOOK_S
+        return number == search.number
 
 
 def is_worthwhile(state: State) -> bool:
@@ -52,7 +66,7 @@ def begin(state: State, detail: str, cause: str) -> Consequences:
 
 
 def order(
-    state: State, detail: str, cause: str, wanted: int = 0, retry: bool = False
+    state: State, detail: str, cause: str, wanted: int = 0, retry: bool = False, look: bool = False
 ) -> CheckpointSearchOrdered:
     """Return the record that asks the next daemon in turn."""
     hosts = (
@@ -72,5 +86,6 @@ def order(
         reason=detail,
         former=state.job.former,
         retry=retry,
+        look=look,
         cause=cause,
     )

@@ -127,7 +127,9 @@ def explanation_lines(explained: Row) -> list[str]:
     )
     if explained.get("stop"):
         lines.append(f"stop       {forecast_text(explained['stop'])}")
-    if explained.get("left_as_it_is"):
+    if explained.get("paused"):
+        lines.append(f"paused     {explained['paused']}")
+    elif explained.get("left_as_it_is"):
         lines.append(f"since then left as it is: {_left(explained['left_as_it_is'])}")
     return lines
 

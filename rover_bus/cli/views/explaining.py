@@ -51,10 +51,23 @@ def explain(plans: PlanTable, brain: BrainCopy, full: str, number: int | None) -
     held_back = brain.withheld.get(full)
     left = None if held_back is None else {"constant": held_back.constant, "detail": held_back.reason}
     if number is None and plans.newest is None:
-        return {"job": plans.job, "plan": None, "left_as_it_is": left}
+        return {"job": plans.job, "plan": None, "left_as_it_is": left, "paused": None}
     view = plans.find(number)
     explained = explain_plan(view, brain.job_at(full, view.number), brain.state)
-    return explained | {"left_as_it_is": left, "stop": plans.forecast}
+    return explained | {"left_as_it_is": left, "paused": _paused(plans), "stop": plans.forecast}
+
+
+def _paused(plans: PlanTable) -> str | None:
+    """Return what a paused job waits for, with what to do about it; None for one that goes on."""
+    if not plans.paused or plans.ended:
+        return None
+    room = ", and holds no room meanwhile" if plans.released else ""
+    if not plans.unusable:
+        return f"it waits for `rover resume {plans.job}`{room}"
+    return (
+        f"none of its checkpoints can be restored ({plans.unusable[0]}): it waits for one on storage that can, or for "
+        f"`rover resume {plans.job} --from-nothing` or `--checkpoint N`{room}"
+    )
 
 
 def explain_plan(view: PlanView, known: KnownJob | None, state: BrainState) -> Row:

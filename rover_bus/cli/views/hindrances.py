@@ -79,6 +79,8 @@ def hindrance(view: JobRow, state: State | None, present: Present, waiting: int 
     if state is None or view.job not in present.leaders:
         return _no_master(view, state, present)
     if isinstance(state.phase, Searching):
+        if not state.phase.asking and not state.seats.wanted and view.withheld:
+            return view.withheld  # it was resumed, and waits for room
         return _no_checkpoint(view.job, state.phase)
     if exact := [rule for rule, off in state.rules_off.items() if off.exact and state.paused]:
         off = state.rules_off[exact[0]]

@@ -197,12 +197,16 @@ def _narrate_data(fact: data_facts.AboutData) -> str:
 def narrate_checkpoint(fact: cuts.AboutCheckpoints) -> str:
     """Return what happened to a cut in one line."""
     match fact:
+        case cuts.CheckpointSearchOrdered(host=host, look=True):
+            return f"{host} is asked whether a checkpoint that can be restored has come to storage"
         case cuts.CheckpointSearchOrdered(host=host, reason=reason):
             return f"{host} is asked which checkpoint lies on storage: {reason}"
         case cuts.CheckpointNoneUsable(choice=choice, problems=problems):
-            then = {"ask": "a person decides", "fail": "the job fails", "restart": "it begins from nothing"}[
-                choice
-            ]
+            then = {
+                "ask": "its room is given to others and a person decides",
+                "fail": "the job fails",
+                "restart": "it begins from nothing",
+            }[choice]
             return f"no checkpoint can be restored, {then}: {'; '.join(problems) or 'storage is empty'}"
         case cuts.CheckpointRequested(reason=reason, by=by):
             return f"a checkpoint is asked for{f' by {by}' if by else ''}{_because(reason)}"

@@ -72,7 +72,8 @@ def _narrate_requests(fact: AboutWords | host_facts.AboutCluster) -> str:
         case facts.JobResumeRequested(by=by):
             return f"{by or 'a person'} resumes the job"
         case facts.JobPaused(by=by, workers=workers, reason=reason, release=release):
-            then = ", and any servers once a checkpoint is stored" if release else ""
+            when = " once a checkpoint is stored" if by else ""
+            then = f", and any servers{when}" if release else ""
             return f"paused{f' by {by}' if by else ''}: {_workers(workers)} to leave{then}{f' ({reason})' if reason else ''}"
         case facts.JobResumed(workers=workers):
             return (

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from rover_bus.events import facts
+from rover_bus.events.checkpoint_facts import CheckpointNoneUsable
 from rover_bus.events.errors import InputError, Refused
 from rover_bus.events.facts import Fact, Size
 
@@ -80,6 +81,7 @@ class PlanTable:
     mode: str = ""  # what a person set; "": as the job file says
     paused: bool = False
     released: bool = False
+    unusable: list[str] = field(default_factory=list)  # why no checkpoint can be restored: a person is asked
     ended: str = ""
     forecast: facts.JobForecast | None = None  # of when the job reaches what its `stop` asks for
 
@@ -93,6 +95,9 @@ class PlanTable:
             case facts.JobPaused() | facts.JobResumed():
                 self.paused = isinstance(fact, facts.JobPaused)
                 self.released = isinstance(fact, facts.JobPaused) and fact.release
+                self.unusable = self.unusable if self.paused else []
+            case CheckpointNoneUsable(choice="ask", problems=problems):
+                self.unusable = problems or ["storage is empty"]
             case facts.JobEnded(state=state):
                 self.ended = state
             case facts.JobForecast():

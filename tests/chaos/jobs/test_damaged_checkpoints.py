@@ -11,6 +11,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,36 @@ def test_a_person_may_let_it_begin_from_nothing(start: Callable[..., SmallJob], 
     assert job.rover("resume", NAME, "--from-nothing").returncode == 0
     job.complete()
     assert not job.facts("server.restored")
+
+
+@pytest.mark.timeout(900)  # storage is looked at once a minute, and two jobs train to their ends
+def test_a_job_whose_storage_is_away_gives_its_room_to_another_and_goes_on_once_it_is_back(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    cores = (os.cpu_count() or 1) * 0.15  # four of them fit, eight do not
+    job = replace(checkpointed_job(stack.home.root, tmp_path, 8, 'every = "1s"\nkeep = 2'), cores=cores)
+    other = replace(
+        checkpointed_job(stack.home.root, tmp_path, 1, 'every = "1h"'), name="other", cores=cores, workers=3
+    )
+    job.submit()
+    job.until(lambda: len(job.facts("checkpoint.ready")) >= 2, "two checkpoints")
+    (store,) = {path.parent.parent for path in manifests(job)}
+    away = tmp_path / "away"
+    cuts = lose_the_model(stack, job, lambda _: os.rename(store, away))
+    job.until(lambda: job.facts("checkpoint.none_usable"), "the question")
+    assert [(each["release"], each.get("by", "")) for each in job.facts("job.paused")] == [(True, "")]
+    other.submit()
+    other.until(lambda: other.facts("job.reported"), "progress in its room")
+    explained = job.rover("explain", NAME).stdout
+    assert "waits for one on storage" in explained
+    assert "holds no room" in explained
+    os.rename(away, store)
+    job.until(lambda: job.facts("job.resumed"), "the checkpoint found without a person")
+    other.complete()
+    job.until(lambda: len(job.facts("server.restored")) == 2, "the model")
+    assert {fact["cut"] for fact in job.facts("server.restored")} == {cuts[0]}
+    assert {fact["source"] for fact in job.facts("server.restored")} == {"storage"}
+    job.complete()
 
 
 @pytest.mark.parametrize("setting", ["fail", "restart"])

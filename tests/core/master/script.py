@@ -308,7 +308,7 @@ class Script:
             host=on.host if on is not None else "h",
             job="j",
             uid=self.decider.state.job.uid,
-            search=on.number if on is not None else 0,
+            **({} if "search" in words else {"search": on.open if on is not None else 0}),
             found=stored,
             refused=[line for line in refused.split(";") if line],
         )
