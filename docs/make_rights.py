@@ -5,14 +5,19 @@ python docs/make_rights.py [--check]
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from rover_bus.auth.rights import Right, Role, filled
-from rover_bus.auth.roles import ROLES
+from rover_bus.auth.rights import ANSWER_S, Right, Role, filled
+from rover_bus.auth.roles import ASKING_ROLES, EVERY_STREAM, ROLES
+from rover_bus.events.nats_jetstream import API
+from rover_bus.events.streams import SETTINGS, TIMELINE_KEY
+from rover_bus.events.subjects import CONTROL, matches
 
+OTHER_ACCOUNTS = ("tenant.", CONTROL)
 PAGE = Path(__file__).parent / "rights.md"
 HEAD = """\
 # Who may do what on the bus
@@ -29,9 +34,24 @@ subject by subject, and what a stream answers comes back there and no further. W
 """
 
 
+OTHERS = """\
+## A broker of another owner
+
+`rover up --url` on a NATS that is there already: one account with JetStream, and one user for all processes and people of the
+stack. So nothing of the above tells them apart: there are no tenants, no rights by role, and no revocation by `rover auth`
+([0082](design/0082-a-broker-of-another-owner.md)). All that its owner has to grant is this, as the template of a scoped signing
+key has it (`nsc edit signing-key --role`): a user's own token with so many rights is longer than the line that a server takes.
+Streams are named `ROVER_...`, and nothing else of the account is touched. The lines from the first with `SNAPSHOT` on are for
+`rover backup` and `rover restore` alone. A test runs a stack with these rights and no others.
+"""
+ANSWERS = {"max": 1, "ttl": ANSWER_S * 1_000_000_000}
+
+
 def main(arguments: list[str]) -> int:
     """Write the page, or say whether it is as it should be."""
-    text = "\n".join([HEAD, *(line for role in ROLES.values() for line in section(role))])
+    text = "\n".join(
+        [HEAD, *(line for role in ROLES.values() for line in section(role)), OTHERS, *of_one_user(), ""]
+    )
     if "--check" not in arguments:
         PAGE.write_text(text)
     elif not PAGE.exists() or PAGE.read_text() != text:
@@ -49,6 +69,34 @@ def section(role: Role) -> Iterator[str]:
     for (action, purpose), rights in groupby(role.rights, key=lambda right: (right.action, right.purpose)):
         yield f"| {action} | {', '.join(_folded(list(rights)))} | {purpose} |"
     yield ""
+
+
+def of_one_user() -> Iterator[str]:
+    """Yield what one user may do that is all processes of a stack: what any role has in an account that is all accounts."""
+    of_one = [
+        (right.action == "subscribe", filled(right.subject, "*", "*", "*"))
+        for role in ROLES.values()
+        if role.name not in ASKING_ROLES
+        for right in role.rights
+    ]
+    hears = _widest(
+        {"_INBOX.>", *(subject for heard, subject in of_one if heard)}
+    )  # what listens for tenants finds none
+    inside = [subject for heard, subject in of_one if not heard and not subject.startswith(OTHER_ACCOUNTS)]
+    says = _widest({"_INBOX.>", "rover.>", *inside})
+    saved = [
+        f"{API}.STREAM.{verb}.{stream}"
+        for verb in ("SNAPSHOT", "RESTORE", "DELETE")
+        for stream in EVERY_STREAM
+    ]
+    saved += ["$JS.SNAPSHOT.ACK.>", "$JS.SNAPSHOT.RESTORE.>", f"$KV.{SETTINGS}.{TIMELINE_KEY}"]
+    rights = {"sub": {"allow": hears}, "resp": ANSWERS, "pub": {"allow": [*says, *saved]}}
+    yield from ["```json", json.dumps(rights, indent=1), "```"]
+
+
+def _widest(given: set[str]) -> list[str]:
+    """Return subjects without those that another one stands for."""
+    return sorted(each for each in given if not any(matches(wide, each) for wide in given - {each}))
 
 
 def _folded(rights: list[Right]) -> Iterator[str]:

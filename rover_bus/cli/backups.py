@@ -6,7 +6,8 @@
 
 Both work as the owner of each account, with the keys of the stack's own machine. Facts come first and logs last: a log that knows
 more than the facts is what every take-over expects, one that knows less has lost its tail. Samples and what memory holds are left
-out. Keys are no part of it: `auth` of the state directory is to be kept apart, where fewer people can read it.
+out. A broker of another owner has one account, which what its owner gave opens (docs/design/0082). Keys are no part of it: `auth`
+of the state directory is to be kept apart, where fewer people can read it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from pathlib import Path
 import msgspec
 
 from rover_bus import __version__
-from rover_bus.auth.vault import Vault
+from rover_bus.auth.account_keys import AccountKeys
 from rover_bus.brain.log import BrainBatch, BrainTermBegun
 from rover_bus.cli.tenants import copy_restored, of_registrar
 from rover_bus.cli.views.history import read_jobs
 from rover_bus.events import snapshots
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import BusError, InputError, RoverError
+from rover_bus.events.errors import AccessDenied, BusError, InputError, RoverError
 from rover_bus.events.facts import JobRestored
 from rover_bus.events.formats import FORMAT, NewerFormat, explain, noted_format
 from rover_bus.events.journal import Journal
@@ -54,23 +55,23 @@ class BackupAbout(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-async def take_backup(url: str, vault: Vault, directory: Path) -> BackupAbout:
+async def take_backup(url: str, keys: AccountKeys, directory: Path) -> BackupAbout:
     """Write a backup into a directory that is not there yet. Raises InputError, BusError."""
     _refuse_present(directory)
-    taken_ms, tenants = time.time_ns() // 1_000_000, list(vault.tenants)
+    taken_ms, tenants = time.time_ns() // 1_000_000, list(keys.tenants)
     part = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}")
     try:
-        async with of_registrar(url, vault.owner_credentials()) as owner:
+        async with of_registrar(url, keys.owner_credentials()) as owner:
             written = (await noted_format(owner))[0].format  # before what is in it is taken
             if lacking := sorted({*await owner.entries(TENANTS, "*")} - {*tenants}):
                 raise InputError(
-                    f"the keys in {vault.root} do not open tenant {lacking[0]}, and a backup without it would be half of one: "
+                    f"the keys in {keys.root} do not open tenant {lacking[0]}, and a backup without it would be half of one: "
                     "use the directory `auth` that the Brain has"
                 )
         size = 0
         for is_log in (False, True):
             for tenant in (DEFAULT_TENANT, *tenants):
-                async with of_registrar(url, vault.owner_credentials(tenant)) as owner:
+                async with of_registrar(url, keys.owner_credentials(tenant)) as owner:
                     size += await _take_streams(owner, _place(part, tenant), is_log)
         about = BackupAbout(
             format=written, release=__version__, taken_ms=taken_ms, tenants=tenants, bytes=size
@@ -129,26 +130,31 @@ def read_backup(directory: Path) -> BackupAbout:
     return about
 
 
-async def restore(url: str, vault: Vault, directory: Path) -> list[str]:
+async def restore(url: str, keys: AccountKeys, directory: Path) -> list[str]:
     """Put a backup into a broker that holds nothing, in a new timeline; return the jobs that go on from it.
 
     What was put back before something failed is taken away again. Raises InputError, BusError.
     """
     about, timeline, put = read_backup(directory), secrets.randbits(TIMELINE_BITS), list[tuple[str, str]]()
     try:
-        return await _put_back(url, vault, directory, about, timeline, put)
+        return await _put_back(url, keys, directory, about, timeline, put)
     except (RoverError, OSError):
-        await _take_away(url, vault, put)
+        await _take_away(url, keys, put)
         raise
 
 
 async def _put_back(
-    url: str, vault: Vault, directory: Path, about: BackupAbout, timeline: int, put: list[tuple[str, str]]
+    url: str,
+    keys: AccountKeys,
+    directory: Path,
+    about: BackupAbout,
+    timeline: int,
+    put: list[tuple[str, str]],
 ) -> list[str]:
     """Put all of a backup back; `put`: which streams of which tenants are, so far."""
     going_on: list[str] = []
     for tenant in (*about.tenants, DEFAULT_TENANT):  # the control account copies of the others
-        async with of_registrar(url, vault.owner_credentials(tenant)) as owner:
+        async with of_registrar(url, keys.owner_credentials(tenant)) as owner:
             for each in _in_order(_place(directory, tenant)):
                 put.append((tenant, each.name))  # a cluster has a stream of it even if it fails
                 await snapshots.put_back(owner, each)
@@ -164,11 +170,11 @@ async def _put_back(
     return going_on
 
 
-async def _take_away(url: str, vault: Vault, put: list[tuple[str, str]]) -> None:
+async def _take_away(url: str, keys: AccountKeys, put: list[tuple[str, str]]) -> None:
     """Leave a broker without a part of a backup, from which a stack would begin as if it were all."""
     for tenant, stream in put:
-        with suppress(BusError):
-            async with of_registrar(url, vault.owner_credentials(tenant)) as owner:
+        with suppress(BusError, AccessDenied):  # what failed before is what is said
+            async with of_registrar(url, keys.owner_credentials(tenant)) as owner:
                 await owner.api(f"STREAM.DELETE.{stream}", None, f"remove {stream}, half of a backup")
 
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import click
 
 from rover_bus.cli.given_keys import keys_option, take_given
-from rover_bus.cli.home import A_RESTORE, Home
+from rover_bus.cli.home import A_RESTORE, Home, NoStack
 from rover_bus.events.errors import InputError
 
 if TYPE_CHECKING:
+    from rover_bus.auth.account_keys import OneAccount
     from rover_bus.auth.vault import Vault
 
 directory_option = click.option(
@@ -26,7 +27,13 @@ url_option = click.option(
     "--url",
     default="",
     metavar="URL",
-    help="A broker that runs alone (`rover broker`), or a cluster of them.",
+    help="A broker that runs alone (`rover broker`), a cluster of them, or a broker of another owner.",
+)
+secret_option = click.option(
+    "--secret-file",
+    default="",
+    metavar="FILE",
+    help="What the owner of another broker gave [that of the stack that runs here].",
 )
 
 
@@ -34,8 +41,9 @@ url_option = click.option(
 @click.argument("directory", type=click.Path(path_type=Path))
 @directory_option
 @url_option
+@secret_option
 @keys_option
-def backup(directory: Path, home: str, url: str, keys: str) -> None:
+def backup(directory: Path, home: str, url: str, secret_file: str, keys: str) -> None:
     """Write what the broker of this machine's stack, or another, stores into a new DIRECTORY, while jobs train.
 
     The state directory has the keys: of the stack, or of a `rover broker`. The backup has logs, facts, settings and tenants, in the
@@ -46,7 +54,8 @@ def backup(directory: Path, home: str, url: str, keys: str) -> None:
 
     of = Home.find(home).of_running()
     began_s = time.monotonic()
-    about = asyncio.run(take_backup(url or of.read_record().url, _keys_of(of, keys), directory))
+    opening = _keys_of(of, keys, secret_file or _secret_of_running(of))
+    about = asyncio.run(take_backup(url or of.read_record().url, opening, directory))
     click.echo(f"{directory}: {about.bytes / 2**20:,.1f} MiB in {time.monotonic() - began_s:.1f} s")
 
 
@@ -54,18 +63,26 @@ def backup(directory: Path, home: str, url: str, keys: str) -> None:
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @directory_option
 @url_option
+@secret_option
 @keys_option
-def restore(directory: Path, home: str, url: str, keys: str) -> None:
+def restore(directory: Path, home: str, url: str, secret_file: str, keys: str) -> None:
     """Put the backup in DIRECTORY into the state directory of a stack that does not run, or into a broker that holds nothing.
 
     Without --url: what the broker held is moved aside, not removed. With it: a broker that runs alone, or a cluster, to which
-    nothing else is connected; the state directory has its keys. A new timeline begins: jobs that had not ended go on from their
+    nothing else is connected; the state directory has its keys. With --secret-file: a broker of another owner, whose account
+    holds no stream named `ROVER_`. A new timeline begins: jobs that had not ended go on from their
     newest checkpoint once the stack is up, and what was decided after the backup counts no more.
     """
     from rover_bus.cli.backups import read_backup
 
     of, about = Home.find(home), read_backup(directory)
-    jobs = _restore_into(url, _keys_of(of, keys), directory) if url else _restore_here(of, directory)
+    if secret_file and not url:
+        raise InputError("--secret-file is of a broker of another owner: name it by --url")
+    jobs = (
+        _restore_into(url, _keys_of(of, keys, secret_file), directory)
+        if url
+        else _restore_here(of, directory)
+    )
     taken = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.taken_ms / 1000))
     place = f"the broker at {url}" if url else of.root
     click.echo(
@@ -73,20 +90,40 @@ def restore(directory: Path, home: str, url: str, keys: str) -> None:
     )
 
 
-def _keys_of(of: Home, folder: str) -> Vault:
-    """Return the keys of a folder, or of a state directory. Raises InputError where they do not open every account."""
+def _secret_of_running(of: Home) -> str:
+    """Return what a stack that runs on a broker of another owner shows to it, "" for any other one."""
     from rover_bus.auth.vault import Vault
 
+    try:
+        record = of.read_record()
+    except NoStack:
+        return ""
+    file = record.secret_file
+    return "" if record.embedded or not file or Vault.beside(file) is not None else file
+
+
+def _keys_of(of: Home, folder: str, secret_file: str) -> Vault | OneAccount:
+    """Return the keys of a folder, of an account of another owner, or of a state directory.
+
+    Raises InputError where they do not open every account.
+    """
+    from rover_bus.auth.account_keys import OneAccount
+    from rover_bus.auth.vault import Vault
+    from rover_bus.events import credentials
+
+    if secret_file and not folder:
+        file = Path(secret_file).absolute()
+        return OneAccount(file, credentials.read_file(file))
     vault = take_given(of, folder) if folder else Vault(of.auth)
     if not vault.owns_accounts:
         raise InputError(
             f"{folder or of.auth} has no keys that open every account: name the state directory of the stack, or of its "
-            "`rover broker`, by --dir; on Kubernetes the Brain's keys by --keys"
+            "`rover broker`, by --dir; on Kubernetes the Brain's keys by --keys; of another owner's, what he gave by --secret-file"
         )
     return vault
 
 
-def _restore_into(url: str, vault: Vault, directory: Path) -> list[str]:
+def _restore_into(url: str, keys: Vault | OneAccount, directory: Path) -> list[str]:
     from rover_bus.cli.backups import read_backup
     from rover_bus.cli.backups import restore as put_back
     from rover_bus.cli.filling import require_unused
@@ -94,8 +131,8 @@ def _restore_into(url: str, vault: Vault, directory: Path) -> list[str]:
     whole = directory.absolute()
 
     async def fill() -> list[str]:
-        await require_unused(url, vault, read_backup(whole).tenants)
-        return await put_back(url, vault, whole)
+        await require_unused(url, keys, read_backup(whole).tenants)
+        return await put_back(url, keys, whole)
 
     return asyncio.run(fill())
 

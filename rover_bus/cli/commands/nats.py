@@ -12,6 +12,8 @@ from rover_bus.cli.connection import Address, with_cluster
 from rover_bus.events.errors import InputError
 from rover_bus.events.subjects import name as check_name
 
+WORD = "token"  # as the nats CLI calls what a broker asks all for
+
 
 @click.command()
 @click.option(
@@ -21,15 +23,25 @@ from rover_bus.events.subjects import name as check_name
 def nats(stack: Address, saved_as: str) -> None:
     """Print a context for the nats CLI: this stack as an observer sees it, without a right to change anything.
 
+    A broker of another owner knows no observer: there it has the rights that its owner gave.
+
     With --save rover it is ~/.config/nats/context/rover.json, for `nats --context rover sub 'rover.>'`.
     """
-    text = json.dumps(context(stack), indent=2)
+    from rover_bus.auth.secret_files import write_secret
+
+    found = context(stack)
+    if WORD in found and not saved_as:
+        raise InputError(
+            f"the broker at {stack.url} asks all for one word, which is not printed: `rover nats --save NAME` writes a context "
+            "with it, for its owner alone, that may do everything"
+        )
+    text = json.dumps(found, indent=2)
     if not saved_as:
         click.echo(text)
         return
     path = contexts() / f"{check_name(saved_as, 'context')}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
+    write_secret(path, text + "\n")
     click.echo(f"wrote {path}: `nats --context {saved_as} sub 'rover.>'`")
 
 
@@ -50,9 +62,10 @@ def context(stack: Address) -> dict[str, str | bool]:
             "a joined host has no observer's credentials: run `rover nats` on the stack's own machine"
         )
     found: dict[str, str | bool] = {"description": "rover_bus", "url": stack.url}
-    user = credentials.read(credentials.read_file(Path(file))) if file else None
+    shown = credentials.read_file(Path(file)) if file else ""
+    user = credentials.read(shown)
     if user is None:
-        return found
+        return found | ({WORD: shown} if shown else {})
     found |= {"creds": str(file), "inbox_prefix": user.inbox}
     if vault and stack.url.startswith("tls://"):
         found |= {"ca": str(vault.authority_file), "tls_first": True}
