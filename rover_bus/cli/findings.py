@@ -1,4 +1,4 @@
-"""What `rover doctor` finds: one line each, with its remedy. Here are those about clocks, certificates and Kubernetes.
+"""What `rover doctor` finds: one line each, with its remedy. Here are those about clocks, releases, certificates and Kubernetes.
 
 Fed by last samples of hosts, the files of a stack's keys and reviews of access; printed by commands/doctor.py, which has those
 about streams, hosts and jobs.
@@ -7,8 +7,11 @@ about streams, hosts and jobs.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from rover_bus.events.errors import RoverError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from rover_bus.events.bus import Bus
 
 Verdict = Literal["ok", "note", "bad"]
+MOST_NAMED = 4
 SKEW_S = 5.0  # a sample of a busy host is on its way for a second
 SERVED_NOTE_DAYS = 25  # a stack that runs renews at thirty
 AUTHORITY_NOTE_DAYS = 365
@@ -59,6 +63,39 @@ def judge_clocks(ahead_s: Mapping[str, float]) -> list[Finding]:
             "credentials with an end do: run chrony or systemd-timesyncd there)",
         )
     ]
+
+
+# -- releases ----------------------------------------------------------------------------------------------------------
+
+
+async def look_at_releases(bus: Bus) -> Finding:
+    """Say which releases the stack's processes run, and whether all read what this release writes."""
+    from rover_bus.cli.upgrading import read_stack
+
+    try:
+        stack = await read_stack(bus)
+    except RoverError as error:
+        return Finding("bad", f"releases of processes cannot be read: {error}")
+    counted = Counter(part.release for part in stack.parts)
+    runs = ", ".join(f"{release} in {count}" for release, count in sorted(counted.items()))
+    formats = f"the stack writes format {stack.writes}"
+    if stack.older:
+        names = ", ".join(map(str, stack.older[:MOST_NAMED]))
+        return Finding(
+            "note",
+            f"releases: {runs}; {formats}, and {names} {'do' if len(stack.older) > 1 else 'does'} not read format {stack.reads}: "
+            "replace them (`rover upgrade --check` lists all; docs/operations/upgrade.md)",
+        )
+    if stack.writes < stack.reads:
+        return Finding(
+            "note", f"releases: {runs}; {formats}, all read {stack.reads}: `rover upgrade` raises it"
+        )
+    if len(counted) > 1:
+        return Finding(
+            "note",
+            f"releases: {runs}; {formats}: an upgrade is under way, `rover upgrade --check` names each",
+        )
+    return Finding("ok", f"releases: {runs or 'no process says its own'}; {formats}")
 
 
 # -- certificates ------------------------------------------------------------------------------------------------------

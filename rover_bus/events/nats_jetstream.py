@@ -205,11 +205,15 @@ def bucket_stream(bucket: str) -> str:
 
 
 def compare(wanted: dict[str, Any], present: dict[str, Any] | None) -> list[str]:
-    """Return what differs between a wanted and a present configuration, one line each."""
+    """Return what differs between a wanted and a present configuration, one line each, with what to do."""
     if present is None:
-        return [f"{wanted['name']} is missing"]
+        return [
+            f"{wanted['name']} is missing: a Brain or a daemon makes it at its next start, empty; `rover restore` brings back "
+            "what it held"
+        ]
     return [
-        f"{wanted['name']}: {key} is {present.get(key)!r}, should be {value!r}"
+        f"{wanted['name']}: {key} is {present.get(key)!r}, should be {value!r}: the owner of the account changes it "
+        f"back (`nats stream edit {wanted['name']}`)"
         for key, value in wanted.items()
         if _absent_as_zero(present.get(key)) != _absent_as_zero(value)
     ]

@@ -16,7 +16,14 @@ import click
 
 from rover_bus.cli.completion import complete_jobs
 from rover_bus.cli.connection import Address, find_stack, split_name, stack_options, visit
-from rover_bus.cli.findings import Finding, Verdict, look_at_certificates, look_at_clocks, look_at_rights
+from rover_bus.cli.findings import (
+    Finding,
+    Verdict,
+    look_at_certificates,
+    look_at_clocks,
+    look_at_releases,
+    look_at_rights,
+)
 from rover_bus.cli.home import Home, NoStack
 from rover_bus.cli.views.tables import output_option, show
 from rover_bus.flash.errors import NoCheckpoint
@@ -182,6 +189,11 @@ def look_at_checkpoints(storage: Location, named: str = "") -> Iterator[Finding]
         yield Finding("bad", f"checkpoints in {storage} cannot be looked at: {error}")
 
 
+TRIED_AGAIN = (
+    " (another release tries it again; `rover events -k rule.switched_off -o json` has what to report)"
+)
+
+
 def _look_at_space(home: Home) -> Iterator[Finding]:
     shared = Path("/dev/shm")
     free = shutil.disk_usage(shared).free if shared.is_dir() else 0
@@ -230,12 +242,20 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
     if present.hosts:
         found.append(Finding("ok", f"hosts: {', '.join(sorted(present.hosts))}"))
     else:
-        found.append(Finding("bad", "no host is there: no node daemon has said so (services/daemon.log)"))
+        found.append(
+            Finding(
+                "bad",
+                "no host is there: no node daemon has said so (services/daemon.log says why; `rover up`, `rover join`)",
+            )
+        )
     found += await _look_at_cores(bus, present.hosts)
     if bus.tenant == DEFAULT_TENANT:
         found += await look_at_clocks(bus, present.hosts)
+        found.append(await look_at_releases(bus))
     if not present.brain:
-        found.append(Finding("note", "no Brain leads: no job gets a plan (services/brain.log)"))
+        found.append(
+            Finding("note", "no Brain leads: no job gets a plan (services/brain.log says why; `rover up`)")
+        )
     found += await look_at_endings(bus)
     found += await look_at_store(bus, _store_limit(stack) if bus.tenant == DEFAULT_TENANT else 0)
     return [*found, *await _look_at_logs(bus, present)]
@@ -358,7 +378,7 @@ async def _look_at_brain(bus: NatsBus) -> list[Finding]:
     rules = [
         Finding(
             "bad",
-            f"the Brain's rule {rule!r} is switched off under {off.release}: it failed three times: {off.why}",
+            f"the Brain's rule {rule!r} is switched off under {off.release}: it failed three times: {off.why}{TRIED_AGAIN}",
         )
         for rule, off in brain.state.rules_off.items()
     ]
@@ -403,7 +423,9 @@ async def _look_at_logs(bus: NatsBus, present: Present) -> list[Finding]:
         except LogDamaged as error:
             found.append(Finding("bad", f"job {view.job}: {error}"))
         else:
-            found += [Finding("bad", f"job {view.job}: {off}")] if (off := rules_off(view)) else []
+            found += (
+                [Finding("bad", f"job {view.job}: {off}{TRIED_AGAIN}")] if (off := rules_off(view)) else []
+            )
             there = present if inside is bus else await read_present(inside)
             waits_for = hindrance(view, progress.state, there, progress.waiting)
             found += [Finding("note", f"job {view.job}: {waits_for}")] if waits_for else []

@@ -36,6 +36,7 @@ def test_an_older_process_of_a_tenant_keeps_the_format_from_being_raised(tmp_pat
         said = json.loads(rover("upgrade", "--check", "-o", "json", home=home).stdout)
         assert {"brain", "host"} <= {each["role"] for each in said}
         assert {each["reads"] for each in said} == {FORMAT}
+        assert f"writes format {FORMAT}" in releases(home)
 
         async def age(bus: NatsBus) -> None:
             await bus.put(SETTINGS, FORMAT_KEY, FORMER)
@@ -50,8 +51,10 @@ def test_an_older_process_of_a_tenant_keeps_the_format_from_being_raised(tmp_pat
             assert refused.returncode == 3
             [line] = refused.stderr.splitlines()
             assert "master master-1.1 of ads/demo (0.3.0) does not read format 2" in line
+        assert "master master-1.1 of ads/demo (0.3.0) does not read format 2: replace them" in releases(home)
         assert as_owner(stack, noted_format)[0].writes == 1
         as_owner(stack, lambda bus: bus.of("ads").delete(POSITIONS, "job.demo.master-1.1"))
+        assert "all read 2: `rover upgrade` raises it" in releases(home)
         raised = rover("upgrade", home=home)
         assert raised.returncode == 0, raised.stderr
         assert as_owner(stack, noted_format)[0].writes == FORMAT
@@ -87,6 +90,12 @@ def test_a_process_that_appears_between_the_steps_and_a_step_that_was_cut_off(
 
     with RunningStack(tmp_path / ".rover") as stack:
         as_owner(stack, play)
+
+
+def releases(home: Path) -> str:
+    """Return what `rover doctor` says of releases."""
+    [line] = [line for line in rover("doctor", home=home).stdout.splitlines() if "releases:" in line]
+    return line
 
 
 async def is_noted(bus: NatsBus) -> None:

@@ -24,7 +24,7 @@ def test_doctor_hears_what_is_missing_and_what_differs(broker: EmbeddedBroker) -
         bus = await NatsBus.connect(broker.url, secret=broker.secret)
         missing = await bus.differences(STREAMS, BUCKETS)
         assert len(missing) == len(STREAMS) + len(BUCKETS)
-        assert all("is missing" in line for line in missing)
+        assert all("is missing" in line and "`rover restore`" in line for line in missing)
         await bus.ensure(STREAMS, BUCKETS)
         await bus.ensure(STREAMS, BUCKETS)
         assert await bus.differences(STREAMS, BUCKETS) == []
