@@ -19,7 +19,7 @@ help:
 	@echo "make attack    random histories of real processes with damage, judged by the witness (SEEDS=0..9)"
 	@echo "make lint      ruff, mypy, import-linter, schemas that have drifted"
 	@echo "make schemas   write schemas/ from the event types"
-	@echo "make docs      write docs/api.md, rights.md, metrics.md, http.md and the chart's values from the code"
+	@echo "make docs      write docs/api.md, rights.md, settings.md, metrics.md, http.md and the chart's values from the code"
 	@echo "make lines     list every error, event, log line and help text (ARGS=error)"
 	@echo "make count     count the statements of rover_bus, by package"
 	@echo "make picture   draw the demo's narration for the README"
@@ -90,6 +90,7 @@ lint: .venv/dev.stamp
 	$(BIN)/python docs/make_api.py --check
 	$(BIN)/python docs/make_rights.py --check
 	$(BIN)/python docs/make_chart.py --check
+	$(BIN)/python docs/make_settings.py --check
 	$(BIN)/python docs/make_http.py --check
 	$(BIN)/python docs/make_alerts.py --check
 	$(BIN)/python docs/make_dashboards.py --check
@@ -105,6 +106,7 @@ docs: .venv/dev.stamp
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python docs/make_rights.py
 	$(BIN)/python docs/make_chart.py
+	$(BIN)/python docs/make_settings.py
 	$(BIN)/python docs/make_http.py
 	$(BIN)/python docs/make_alerts.py
 	$(BIN)/python docs/make_dashboards.py

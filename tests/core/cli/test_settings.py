@@ -149,14 +149,6 @@ def test_each_is_read_by_the_code_that_it_is_for(name, read_names):
     assert every_setting()[name].field in read_names, f"nothing reads {name}"
 
 
-def test_each_of_the_processes_stands_in_its_page_as_it_is():
-    page = (ROOT.parent / "docs/settings.md").read_text()
-    for name, setting in every_setting().items():
-        if not setting.of_job:
-            reach = f"{setting.spell(setting.low)} to {setting.spell(setting.high)}"
-            assert f"| `{name}` | `{setting.spell(setting.default)}` | {reach} | {setting.reason} |" in page
-
-
 def test_each_of_a_job_stands_in_the_page_of_the_job_file():
     page = (ROOT.parent / "docs/job-file.md").read_text()
     keys = [name.split(".")[1] for name, setting in every_setting().items() if setting.of_job]
