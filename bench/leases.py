@@ -1,10 +1,11 @@
 """How many data shards a master leases: 64 clients in two processes, no work, every lease with its own token and its own commit.
 
-    python -m bench.leases [--seconds 5] [--sync default|always|both] [--peer PYTHON] [--waiting] [--json]
+    python -m bench.leases [--seconds 5] [--sync default|always|both] [--peer PYTHON] [--waiting | --traces [--pairs 5]] [--json]
 
 Prints, for 1 and 16 shards a call: shards a second (lease + commit = 1), latency p50/p99 of a call, CPU of the master a call and a
 shard, and whether the log, replayed afterwards, holds the same count. Then the ledger alone, in process: pairs a second and memory.
 `--waiting`: instead, what workers cost that wait for the end of an epoch, 20 and 1,000 of them (leases_waiting.py).
+`--traces`: instead, the same load with the master's traces off and on, in turn (leases_traced.py).
 `--peer`: an interpreter with DLRover 0.6.1 (leases_peer.py says how to make one); its master then serves the same load too.
 """
 
@@ -251,7 +252,7 @@ def show(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def main() -> None:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -264,10 +265,16 @@ def main() -> None:
     parser.add_argument(
         "--waiting", action="store_true", help="measure workers that wait for an epoch's end instead"
     )
+    parser.add_argument("--traces", action="store_true", help="measure what a master's traces cost instead")
+    parser.add_argument("--pairs", type=int, default=5, help="with --traces: runs of each arm")
     parser.add_argument("--workers", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print one last line of JSON")
     parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = read_arguments()
     if args.client:
         url, job, first = args.client
         if args.workers:
@@ -277,6 +284,11 @@ def main() -> None:
         return
     if args.waiting:
         show_waiting(args.seconds, args.json)
+        return
+    if args.traces:
+        from bench.leases_traced import show_traced  # needs OpenTelemetry
+
+        show_traced(lambda: measure("default", args.shards or 1, args.seconds), args.pairs, args.json)
         return
     rows: list[dict[str, Any]] = []
     modes: list[rig.SyncMode] = ["default", "always"] if args.sync == "both" else [args.sync]

@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from rover_bus.cli.span_settings import spans_leaving
 from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.codec import encode
@@ -124,4 +125,5 @@ async def _lead(url: str, job: str, index: int) -> None:
 
 
 if __name__ == "__main__":
-    run(_lead(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    with spans_leaving("master", f"master-{sys.argv[3]}", os.environ):
+        run(_lead(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -5,18 +5,17 @@ It decodes what arrives by OpenTelemetry's own messages, so that what a real col
 
 from __future__ import annotations
 
-import gzip
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from patience import until
+
+from bench.otlp import taking_spans
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ class Seen:
 class Collector:
     """What arrived, in order."""
 
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self) -> None:
+        self.url = ""
         self.spans: list[Seen] = []
 
     def named(self, name: str, **attributes: Any) -> list[Seen]:
@@ -71,27 +70,9 @@ class Collector:
 def collecting() -> Iterator[Collector]:
     """A collector, until the `with` ends."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            collector.take(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        collector = Collector(server.server_port)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield collector
-        finally:
-            server.shutdown()
-            thread.join()
+    collector = Collector()
+    with taking_spans(collector.take) as collector.url:
+        yield collector
 
 
 @contextmanager
