@@ -15,6 +15,10 @@ import msgspec
 from rover_bus.events.errors import NotEnoughMemory
 
 SPARE_BYTES = 64 << 20  # what the host and the group keep for everything else
+LARGER = (
+    "enlarge it (docker --shm-size; on Kubernetes the sizeLimit of its emptyDir, and the memory with which the pod starts: a "
+    "resize in place leaves the volume as it is), or choose another directory"
+)
 GROUPS = Path("/sys/fs/cgroup")
 
 
@@ -30,10 +34,7 @@ def require_room(needed_bytes: int, room: Room, directory: Path) -> None:
     """Raise NotEnoughMemory, naming the sizes and the way out, if `needed_bytes` more cannot be had."""
     size = _mib(needed_bytes)
     if needed_bytes > room.tmpfs_bytes:
-        raise NotEnoughMemory(
-            f"a slot needs {size}, {directory} has {_mib(room.tmpfs_bytes)} left: enlarge it "
-            "(docker --shm-size, or an emptyDir with medium Memory), or choose another directory"
-        )
+        raise NotEnoughMemory(f"a slot needs {size}, {directory} has {_mib(room.tmpfs_bytes)} left: {LARGER}")
     for free, whose in ((room.host_bytes, "the host"), (room.group_bytes, "this container's limit")):
         if free is not None and needed_bytes + SPARE_BYTES > free:
             raise NotEnoughMemory(

@@ -26,7 +26,7 @@ from rover_bus.flash.dirty import Ids
 from rover_bus.flash.layout import Array, Layout
 from rover_bus.flash.packing import Patch, fold, pack
 from rover_bus.flash.places import digests_path
-from rover_bus.flash.room import read_room, require_room
+from rover_bus.flash.room import LARGER, read_room, require_room
 from rover_bus.flash.seal import (
     FOLDED,
     SEAL_ROOM_BYTES,
@@ -108,7 +108,9 @@ class Slot:
         return locks.lock_exclusive(self._fd)
 
     def release(self) -> None:
-        locks.unlock(self._fd)
+        """Let readers in again. One that was given up meanwhile has no lock any more."""
+        if self._fd >= 0:
+            locks.unlock(self._fd)
 
     @property
     def is_read(self) -> bool:
@@ -196,6 +198,7 @@ class Slot:
     def close(self) -> None:
         """Unmap as soon as the last view is gone; the file stays."""
         os.close(self._fd)
+        self._fd = -1  # the number may be another file's from here on
         self._viewed = None
         del self._bytes, self._mapping
 
@@ -214,6 +217,5 @@ def _allocate(fd: int, size_bytes: int, directory: Path) -> None:
             raise
         free: Any = os.statvfs(directory)
         raise NotEnoughMemory(
-            f"a slot needs {size_bytes >> 20} MiB, {directory} has {free.f_bavail * free.f_frsize >> 20} MiB left: "
-            "enlarge it (docker --shm-size) or choose another directory"
+            f"a slot needs {size_bytes >> 20} MiB, {directory} has {free.f_bavail * free.f_frsize >> 20} MiB left: {LARGER}"
         ) from None
