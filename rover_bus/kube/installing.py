@@ -43,6 +43,7 @@ from rover_bus.kube.pods import OURS
 from rover_bus.kube.roverjobs import ROVER_JOB
 
 CHECK_GROUP = f"check.{GROUP}"  # holds the new schema while objects are tried against it
+FOLLOWED = f"{GROUP}/followed"  # on the Secret of all keys: namespaces, with commas between them
 PASS = "pass.json"  # in the Secret of agents
 ENDED = ("Complete", "Failed")
 SERVED_S, LOOK_S = 30.0, 0.2
@@ -190,6 +191,41 @@ def _vault_of(data: Mapping[str, str]) -> Iterator[Vault]:
         vault = Vault(Path(folder) / "auth")
         take_keys(vault, {name: base64.b64decode(text).decode() for name, text in data.items()})
         yield vault
+
+
+# -- namespaces -----------------------------------------------------------------------------------------------------------
+
+
+async def require_ended(api: Api, keys: Ref, followed: Sequence[str]) -> None:
+    """Have each RoverJob ended in namespaces that an installation followed and follows no more: from then on it has no rights there
+    to end their pods, or to let the RoverJobs go. `keys`: the Secret that notes them. Raises Refused, naming the RoverJobs.
+    """
+    try:
+        about = (await api.read(SECRET, keys)).metadata
+    except ApiRefused as error:
+        if error.status != 404:
+            raise
+        return  # nothing is installed yet
+    dropped = {*filter(None, about.annotations.get(FOLLOWED, "").split(","))} - {*followed}
+    found = await _listed(api, f"/{ROVER_JOB.group}/{ROVER_JOB.plural}") if dropped else []
+    left = [each.metadata for each in found if each.metadata.namespace in dropped and _holds(each)]
+    if left:
+        named = ", ".join(f"{each.namespace}/{each.name}" for each in left[:MOST_NAMED])
+        raise Refused(
+            f"{len(left)} RoverJobs have not ended in namespaces that are followed no more, so nothing was changed: {named}: "
+            "let them end or delete them first, or keep their namespaces in watchNamespaces",
+            "followed",
+        )
+
+
+def _holds(job: _Item) -> bool:
+    """Whether a RoverJob needs an operator: one that has not ended, or waits for our finalizer."""
+    return not job.is_over or any(each.startswith(f"{GROUP}/") for each in job.metadata.finalizers)
+
+
+async def note_followed(api: Api, keys: Ref, followed: Sequence[str]) -> None:
+    """Note which namespaces an installation follows, beside its keys."""
+    await api.patch(SECRET, keys, {"metadata": {"annotations": {FOLLOWED: ",".join(followed)}}})
 
 
 # -- the definition --------------------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def test_a_tenant_is_named_to_what_makes_it_and_to_what_waits_for_it(
         (each["kind"], each["metadata"]["name"]): each for each in rendered_objects(cluster, values, tmp_path)
     }
     prepare = made["Job", "rover-prepare"]["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert {"--tenant=ads=1GiB", "--max-store=8GiB"} <= {*prepare}
+    assert {"--tenant=ads=1GiB", "--max-store=8GiB", "--follows=default", "--follows=ads"} <= {*prepare}
     operator = made["Deployment", "rover-operator"]["spec"]["template"]["spec"]["containers"][0]["args"]
     assert "--tenant=ads" in operator
     brains = [brain_of(cluster, values | more, tmp_path) for more in ({}, {"tenants": [{"name": "ads"}]})]

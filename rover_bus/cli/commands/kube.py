@@ -60,6 +60,12 @@ def render(job_file: Path, name: str) -> None:
     help="Beside --keys: have keys of this tenant too, which stores at most so much; may be repeated.",
 )
 @click.option("--max-store", default="", metavar="SIZE", help="What the broker may store, for --tenant.")
+@click.option(
+    "--follows",
+    multiple=True,
+    metavar="NAMESPACE",
+    help="Beside --keys: refuse while RoverJobs of a namespace that is not named any more have not ended; may be repeated.",
+)
 @click.option("--definition", is_flag=True, help="Have the cluster know the kinds as this release does.")
 @_kubeconfig
 def prepare(  # noqa: PLR0913 - a command's options are its parameters
@@ -68,6 +74,7 @@ def prepare(  # noqa: PLR0913 - a command's options are its parameters
     agents: str,
     tenants: tuple[str, ...],
     max_store: str,
+    follows: tuple[str, ...],
     definition: bool,
     kubeconfig: str,
 ) -> None:
@@ -77,8 +84,8 @@ def prepare(  # noqa: PLR0913 - a command's options are its parameters
     (exit code 3), and the RoverJob is named.
     """
     from rover_bus.events.units import parse_bytes
+    from rover_bus.kube import installing
     from rover_bus.kube.api import Api
-    from rover_bus.kube.installing import keep_keys, keep_parts, keep_pass, put_definitions
     from rover_bus.kube.kinds import Ref
 
     stores = _stores(tenants)
@@ -87,15 +94,19 @@ def prepare(  # noqa: PLR0913 - a command's options are its parameters
     async def work() -> None:
         api = await Api.connect(kubeconfig)
         try:
+            if keys and follows:
+                await installing.require_ended(api, Ref(namespace, keys), follows)
             if definition:
-                await put_definitions(api)
+                await installing.put_definitions(api)
                 click.echo("definitions: as this release has them")
             if keys:
-                made = await keep_keys(api, Ref(namespace, keys), stores, most_bytes)
+                made = await installing.keep_keys(api, Ref(namespace, keys), stores, most_bytes)
                 click.echo(f"keys: {len(made)} made, in the Secret {namespace}/{keys}")
-                await keep_parts(api, Ref(namespace, keys))
+                await installing.keep_parts(api, Ref(namespace, keys))
+            if keys and follows:
+                await installing.note_followed(api, Ref(namespace, keys), follows)
             if keys and agents:
-                new = await keep_pass(api, Ref(namespace, keys), Ref(namespace, agents))
+                new = await installing.keep_pass(api, Ref(namespace, keys), Ref(namespace, agents))
                 click.echo(f"agents: their pass {'made' if new else 'is'} in the Secret {namespace}/{agents}")
         finally:
             await api.close()
