@@ -48,8 +48,9 @@ def measure(job: KnownJob, window: WindowClosed) -> None:
     paces = {worker.index: worker.pace for worker in window.workers if worker.pace >= 0}
     kept = {w.index: job.paces[w.index] for w in window.workers if w.pace < 0 and w.index in job.paces}
     job.paces = {**kept, **evolve_paces(job.paces, paces)}
-    for role, cores in window.cores_used.items():
-        job.cores_used[role] = cores if role not in job.cores_used else 0.5 * (job.cores_used[role] + cores)
+    for known, told in ((job.cores_used, window.cores_used), (job.cores_peak, window.cores_peak)):
+        for role, cores in told.items():
+            known[role] = cores if role not in known else 0.5 * (known[role] + cores)
     _note_memory(job, window)
     if window.server_cores:
         job.server_loads = [*job.server_loads, window.server_cores][-HOT_WINDOWS:]
@@ -132,11 +133,20 @@ def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> 
     row.mean += step / row.weight
     row.scatter = FORGETTING * row.scatter + step * (throughput - row.mean)
     row.input_share += (share - row.input_share) / row.weight
-    used = window.cores_used
-    row.worker_cores += (used.get("worker", row.worker_cores) - row.worker_cores) / row.weight
-    row.server_cores += (used.get("ps", row.server_cores) - row.server_cores) / row.weight
+    used, peak = window.cores_used, window.cores_peak
+    row.worker_cores = _mean(row.worker_cores, used.get("worker"), row.weight)
+    row.server_cores = _mean(row.server_cores, used.get("ps"), row.weight)
+    row.worker_peak = _mean(row.worker_peak, peak.get("worker"), row.weight)
+    row.server_peak = _mean(row.server_peak, peak.get("ps"), row.weight)
     if former > 0:
         _drift(job, row, row.mean / former)
+
+
+def _mean(before: float, told: float | None, weight: float) -> float:
+    """A fading mean with one window more. The first word is the mean: windows before it said nothing."""
+    if told is None:
+        return before
+    return before + (told - before) / weight if before else told
 
 
 def _drift(job: KnownJob, held: TriedSize, factor: float) -> None:

@@ -196,8 +196,8 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     """What a job did for some seconds: all that is kept of its samples. `clean`: every wanted worker was observed throughout.
 
     `server_bytes`, `server_cores`: by member name. `server_needs`: bytes that a server uses and that its next cuts will take.
-    `cores_used`: of one member, by role. `batch_s`: seconds that a batch took a worker, 0 where none was counted. `loss`, `auc`:
-    means, 0 when not reported.
+    `cores_used`: of one member, by role. `cores_peak`: in its busiest tenths of a second, of roles where that was measured.
+    `batch_s`: seconds that a batch took a worker, 0 where none was counted. `loss`, `auc`: means, 0 when not reported.
     """
 
     job: str
@@ -207,6 +207,7 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     server_bytes: dict[str, int] = {}
     server_needs: dict[str, int] = {}
     cores_used: dict[str, float] = {}
+    cores_peak: dict[str, float] = {}
     server_cores: dict[str, float] = {}
     server_slots: dict[
         str, list[tuple[int, float]]

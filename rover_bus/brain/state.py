@@ -43,6 +43,8 @@ class TriedSize(msgspec.Struct):
     worker_cores: float = 0.0  # that one worker and one server used, 0 not measured
     server_cores: float = 0.0
     crosses: bool = False  # a ring, on several hosts
+    worker_peak: float = 0.0  # cores that one used in its busiest tenths of a second, 0 not measured
+    server_peak: float = 0.0
 
 
 class FamilySample(msgspec.Struct, frozen=True):
@@ -57,6 +59,8 @@ class FamilySample(msgspec.Struct, frozen=True):
     worker_cores: float = 0.0
     server_cores: float = 0.0
     crosses: bool = False  # a ring, on several hosts
+    worker_peak: float = 0.0  # cores that one used in its busiest tenths of a second, 0 not measured
+    server_peak: float = 0.0
 
 
 class Change(msgspec.Struct):
@@ -149,7 +153,8 @@ class KnownJob(msgspec.Struct):
     declined: list[tuple[Size, float]] = []  # observed or rejected, and when
     paces: dict[int, WorkerPace] = {}
     stragglers: dict[int, str] = {}  # by index: the remedy in force
-    cores_used: dict[str, float] = {}  # of one member, by role
+    cores_used: dict[str, float] = {}  # of one member, by role: on average,
+    cores_peak: dict[str, float] = {}  # and in its busiest tenths of a second
     samples: float = 0.0  # trained while watched
     committed: int = 0
     began_with: tuple[float, int] = (0.0, 0)  # both, when its last start was proposed

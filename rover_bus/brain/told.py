@@ -96,6 +96,8 @@ class Measurement(Checked, frozen=True, kw_only=True):
     input_share: Fraction = 0.0  # of workers' time, in which they waited for input
     worker_cores_used: Cores = 0.0
     server_cores_used: Cores = 0.0
+    worker_cores_peak: Cores = 0.0  # in the busiest tenths of a second
+    server_cores_peak: Cores = 0.0
     server_cores_busy: list[float] = []  # by server: cores that its tables kept busy
     worker_memory_bytes: Bytes = 0
     server_memory_bytes: Bytes = 0
@@ -179,10 +181,18 @@ def profiles_of(
 def _processes(sample: Measurement, role: Role, count: int) -> list[ProcessSample]:
     worker = role == "worker"
     cores = sample.worker_cores_used if worker else sample.server_cores_used
+    peak = sample.worker_cores_peak if worker else sample.server_cores_peak
     used = sample.worker_memory_bytes if worker else sample.server_memory_bytes
     if not cores and not used:
         return []
     return [
-        ProcessSample(job=sample.job, member=Member(role, i, 1), pid=1, cores_used=cores, memory_bytes=used)
+        ProcessSample(
+            job=sample.job,
+            member=Member(role, i, 1),
+            pid=1,
+            cores_used=cores,
+            memory_bytes=used,
+            cores_peak=peak,
+        )
         for i in range(count)
     ]

@@ -14,7 +14,7 @@ from rover_bus.brain.log import WindowClosed, WorkerWindow
 from rover_bus.brain.state import KnownJob
 from rover_bus.events.facts import JobReported, PlanApplied, PlanSettled
 from rover_bus.events.identity import Member
-from rover_bus.events.profiles import HostProfile, ServerProfile, WorkerProfile
+from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
 
 SLACK_S = 0.3  # a sample may have begun this much before its window
 COVERED = 0.45  # share of a window that a worker's samples must cover
@@ -55,6 +55,7 @@ class _Open:
     server_bytes: dict[str, int] = field(default_factory=dict)
     server_needs: dict[str, int] = field(default_factory=dict)  # bytes, by their own word
     cores_used: dict[str, list[float]] = field(default_factory=dict)
+    cores_peak: dict[str, list[float]] = field(default_factory=dict)
     server_cores: dict[str, float] = field(default_factory=dict)
     by_host: set[str] = field(
         default_factory=set
@@ -65,17 +66,20 @@ class _Open:
     total: int = 0
     log_sequence: int = 0
 
-    def take_use(self, member: Member, cores_used: float, memory_bytes: int) -> None:
+    def take_use(self, said: ProcessSample | WorkerProfile | ServerProfile) -> None:
         """Take in what a member uses of its machine."""
-        self.cores_used.setdefault(member.role, []).append(cores_used)
+        member = said.member
+        self.cores_used.setdefault(member.role, []).append(said.cores_used)
+        if said.cores_peak:
+            self.cores_peak.setdefault(member.role, []).append(said.cores_peak)
         if member.role == "ps":
-            self.server_bytes[member.name] = memory_bytes
-            self.server_cores[member.name] = cores_used
+            self.server_bytes[member.name] = said.memory_bytes
+            self.server_cores[member.name] = said.cores_used
 
     def take_own_word(self, profile: WorkerProfile | ServerProfile) -> None:
         """Take in what a member says that it uses, where no host measures it: in a pod."""
         if profile.member.name not in self.by_host:
-            self.take_use(profile.member, profile.cores_used, profile.memory_bytes)
+            self.take_use(profile)
 
     def take_need(self, profile: ServerProfile) -> None:
         """Take in the memory that a server needs: what it uses, and what its next cuts will take. No host knows the latter, and
@@ -186,7 +190,7 @@ class JobSamples:
             if opened is None:
                 continue
             opened.by_host.add(process.member.name)
-            opened.take_use(process.member, process.cores_used, process.memory_bytes)
+            opened.take_use(process)
 
     def lose_bus(self) -> None:
         """No member can be observed: that says nothing of any of them (P19)."""
@@ -266,7 +270,8 @@ class JobSamples:
             workers=[_worker(member, opened.sums[member]) for member in heard],
             server_bytes=dict(opened.server_bytes),
             server_needs=dict(opened.server_needs),
-            cores_used={role: round(sum(all) / len(all), 4) for role, all in opened.cores_used.items()},
+            cores_used=_means(opened.cores_used),
+            cores_peak=_means(opened.cores_peak),
             server_cores={**opened.server_cores, **opened.server_busy},
             server_slots=dict(opened.server_slots),
             batch_s=_seconds_a_batch(opened),
@@ -282,6 +287,7 @@ class JobSamples:
         opened.server_bytes.clear()
         opened.server_needs.clear()
         opened.cores_used.clear()
+        opened.cores_peak.clear()
         opened.server_cores.clear()
         opened.server_busy.clear()
         opened.server_slots.clear()
@@ -292,6 +298,10 @@ class JobSamples:
         if opened is None:
             opened = self._open[job] = _Open(now)
         return opened
+
+
+def _means(told: Mapping[str, list[float]]) -> dict[str, float]:
+    return {role: round(sum(all) / len(all), 4) for role, all in told.items()}
 
 
 def _worker(member: Member, total: _Sum) -> WorkerWindow:

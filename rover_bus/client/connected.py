@@ -28,6 +28,8 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.errors import AccessDenied, BusError, Refused, RoverError
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset, JobSpec
+from rover_bus.events.own_use import read_own_seconds, take_own_peak
+from rover_bus.events.peaks import Peaks, follow
 from rover_bus.events.profiles import WorkerProfile
 from rover_bus.events.requests import FailureRequest, RoutingTable
 from rover_bus.ps.client import RemoteParameters
@@ -72,6 +74,7 @@ class Connected:
         self._parameters: RemoteParameters | None = None
         self._stream: Stream | None = None
         self._look_at = 0.0
+        self._peaks = Peaks[str]()
         self._leave_by: float | None = None  # how long a drain looks for servers
 
     # -- the background thread ------------------------------------------------------------------------------------------------
@@ -108,6 +111,7 @@ class Connected:
             )
             self._conversation = asyncio.create_task(self._session.run())
             self._closing = asyncio.Event()
+            measuring = asyncio.create_task(follow(self._peaks, read_own_seconds))
             self._ready.set_result(None)
             closing = asyncio.create_task(self._closing.wait())
             await asyncio.wait({self._conversation, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -115,7 +119,8 @@ class Connected:
                 self._lose(error)
             await closing
             self._conversation.cancel()
-            await asyncio.gather(self._conversation, return_exceptions=True)
+            measuring.cancel()
+            await asyncio.gather(self._conversation, measuring, return_exceptions=True)
         finally:
             await bus.close()
 
@@ -309,6 +314,7 @@ class Connected:
     def publish(self, make: Callable[[str, Member], WorkerProfile]) -> None:
         """Send a sample, some time soon."""
         profile = make(self._environment.job, self.worker.member)
+        profile = profile.replace(cores_peak=take_own_peak(self._peaks))
         self._soon(lambda: self._keep(self._session.publish(profile)))
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:

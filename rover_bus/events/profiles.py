@@ -20,6 +20,7 @@ class WorkerProfile(Profile, frozen=True, kw_only=True, tag="profile.worker.v1")
     """A worker's window: where its time went.
 
     `cores_used`, `memory_bytes`: of this process by its own word; a host's word comes before it. 0 bytes: it says nothing of that.
+    `cores_peak`: cores that it used in its busiest tenths of a second (`events.peaks`); 0: not measured.
     """
 
     job: str
@@ -37,11 +38,13 @@ class WorkerProfile(Profile, frozen=True, kw_only=True, tag="profile.worker.v1")
     metrics: dict[str, float] = {}  # the program's own, the latest value of each (`job.report`)
     cores_used: Cores = 0.0
     memory_bytes: Bytes = 0
+    cores_peak: Cores = 0.0
 
 
 class ServerProfile(Profile, frozen=True, kw_only=True, tag="profile.ps.v1"):
-    """A server's window. `cores_used`, `memory_bytes`: as a worker's. `unstaged_bytes`: shared memory that its next cuts will take
-    beyond what its cuts take now, as large as its tables are now.
+    """A server's window. `cores_used`, `memory_bytes`, `cores_peak`: as a worker's.
+
+    `unstaged_bytes`: shared memory that its next cuts will take beyond what its cuts take now, as large as its tables are now.
     """
 
     job: str
@@ -58,10 +61,11 @@ class ServerProfile(Profile, frozen=True, kw_only=True, tag="profile.ps.v1"):
     cores_used: Cores = 0.0
     memory_bytes: Bytes = 0
     unstaged_bytes: Bytes = 0
+    cores_peak: Cores = 0.0
 
 
 class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One member's process group on a host."""
+    """One member's process group on a host. `cores_peak`: in its busiest tenths of a second; 0: not measured."""
 
     job: str
     member: Member
@@ -69,6 +73,7 @@ class ProcessSample(msgspec.Struct, frozen=True, kw_only=True):
     cores_used: float
     memory_bytes: int
     threads: int = 0
+    cores_peak: float = 0.0
 
 
 class SpareSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,8 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.codec import encode
 from rover_bus.events.errors import BusError
 from rover_bus.events.identity import Member
-from rover_bus.events.own_use import OwnUse
+from rover_bus.events.own_use import OwnUse, read_own_seconds, take_own_peak
+from rover_bus.events.peaks import Peaks, follow
 from rover_bus.events.profiles import ServerProfile
 from rover_bus.events.requests import SlotTraffic
 from rover_bus.ps.traffic import Traffic
@@ -58,7 +59,12 @@ class Samples:
         self._counted_slots, self._run, self._measure = traffic, run, measure
         self._last: tuple[float, Measured, Mapping[str, float]] = (0.0, Measured(0.0, OwnUse()), {})
         self._hottest = SlotTraffic()
+        self._peaks = Peaks[str]()
         self._traffic_at = asyncio.get_running_loop().time()
+
+    async def follow(self) -> None:
+        """Measure what this process uses in bursts, for ever."""
+        await follow(self._peaks, read_own_seconds)
 
     def traffic(self) -> SlotTraffic | None:
         """Return which slots are hot, once in TRAFFIC_S."""
@@ -110,4 +116,5 @@ class Samples:
             cores_used=round((now.used.processor_s - before.used.processor_s) / window_s, 4),
             memory_bytes=now.used.memory_bytes,
             unstaged_bytes=now.unstaged_bytes,
+            cores_peak=take_own_peak(self._peaks),
         )

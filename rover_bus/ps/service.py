@@ -131,10 +131,12 @@ class ServerRun:
         self.core.need_orders = partial(loop.call_soon_threadsafe, self._woken.set)
         heartbeat_s = await self._join()
         hints = await self._watch_moves()
+        measuring = asyncio.create_task(self._samples.follow())
         try:
             await self._converse(heartbeat_s)
         finally:
             self._moves.close()
+            measuring.cancel()
             for work in (self._obeying, self._counting):
                 if work is not None:
                     work.cancel()

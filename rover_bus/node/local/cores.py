@@ -78,6 +78,17 @@ class CoreGroups:
             with suppress(OSError):
                 self._write(self._top / name, cores)
 
+    def used_s(self, name: str) -> float | None:
+        """Return the processor seconds that all processes of a member's group have used; None where that is not counted."""
+        if self._top is None:
+            return None
+        own = self._top / name
+        if self._version == 2:
+            used_us = cgroup.table(_read(own / "cpu.stat")).get("usage_usec")
+            return None if used_us is None else used_us / 1e6
+        used_ns = _read(own / "cpuacct.usage").strip()
+        return int(used_ns) / 1e9 if used_ns.isdecimal() else None
+
     def remove(self, name: str) -> None:
         """Remove the group of a member that is dead, and the whole after the last one. Its shim has done so, if it could."""
         if self._top is not None:

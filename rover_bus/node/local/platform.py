@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
-from rover_bus.events.identity import HostCapacity, Resources, Role
+from rover_bus.events.identity import HostCapacity, Member, Resources, Role
+from rover_bus.events.peaks import Peaks, follow
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramRequest
 from rover_bus.node.local.capacity import Machine
@@ -35,6 +36,8 @@ class LocalPlatform:
         self._capacity, self._tried = machine.capacity, False
         self._trials = Trials(settings.python, self._processes.environment_of_program)
         self._sampler = MachineSampler(machine)
+        self._peaks = Peaks[tuple[str, Member]]()
+        self._following: asyncio.Task[None] | None = None
 
     @property
     def capacity(self) -> HostCapacity:
@@ -78,7 +81,9 @@ class LocalPlatform:
         self._trials.ask(request, answer, anew)
 
     async def measure(self, host: str) -> HostProfile | None:
-        sample = self._sampler.take(host, self._capacity, self._processes.running())
+        if self._following is None and self._capacity.cores_bind:
+            self._following = asyncio.create_task(follow(self._peaks, self._processes.used_s))
+        sample = self._sampler.take(host, self._capacity, self._processes.running(), self._peaks.take())
         return sample.replace(spares=list_spares(self._directory.root)) if sample else None
 
     async def adopt(self) -> None:
@@ -96,6 +101,8 @@ class LocalPlatform:
         self._directory.erase(job, uid)
 
     def release(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
         self._trials.close()
         self._processes.release()
         self._groups.remove_empty()

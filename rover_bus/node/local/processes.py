@@ -98,6 +98,14 @@ class Processes:
         held = [each for each in self._held.values() if each.member_pid]
         return [(each.incarnation.job, each.incarnation.member, each.member_pid) for each in held]
 
+    def used_s(self) -> dict[tuple[str, Member], float]:
+        """Return the processor seconds of the members that have a control group of their own, by job and member."""
+        held = [each for each in self._held.values() if each.member_pid]
+        used = {
+            (each.incarnation.job, each.incarnation.member): self._groups.used_s(each.group) for each in held
+        }
+        return {member: seconds for member, seconds in used.items() if seconds is not None}
+
     # -- start ---------------------------------------------------------------------------------------------------------
 
     def start(self, order: StartOrder) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -126,14 +127,22 @@ class MachineSampler:
         self._reading: Reading | None = None
 
     def take(
-        self, host: str, capacity: HostCapacity, members: Sequence[RunningMember] = ()
+        self,
+        host: str,
+        capacity: HostCapacity,
+        members: Sequence[RunningMember] = (),
+        peaks: Mapping[tuple[str, Member], float] = MappingProxyType({}),
     ) -> HostProfile | None:
-        """Return the window since the last call; None at the first."""
+        """Return the window since the last call; None at the first. `peaks`: of members, in cores, where they were measured."""
         before, self._reading = self._reading, read(members, self._machine.cgroup, time.monotonic())
         if before is None:
             return None
         window = profile(host, capacity, self._machine.limits, before, self._reading)
-        return msgspec.structs.replace(window, wall_ms=time.time_ns() // 1_000_000)
+        processes = [
+            msgspec.structs.replace(each, cores_peak=round(peaks.get((each.job, each.member), 0.0), 4))
+            for each in window.processes
+        ]
+        return window.replace(processes=processes, wall_ms=time.time_ns() // 1_000_000)
 
 
 def _cores_used(limits: CgroupLimits, before: Reading, now: Reading) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rover_bus.events.identity import Resources
+from rover_bus.events.peaks import PERIOD_S
 from rover_bus.node.local.capacity import read_machine
 from rover_bus.node.local.cgroup import Cgroup
 from rover_bus.node.local.cores import CoreGroups
@@ -58,6 +59,86 @@ def test_a_member_is_held_to_its_cores_and_to_others_while_it_runs(play: Play, t
         assert more < 0.6
         assert more > few
         rig.platform.stop(run, hurried=True)
+        os.kill(pid, signal.SIGKILL)
+        await rig.ended(run)
+
+    play(scene)
+
+
+BURSTS = """
+import time
+while True:
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end: pass
+    time.sleep(0.7)
+"""
+
+
+def test_the_busiest_tenths_of_a_second_of_a_member_are_measured(play: Play, tmp_path: Path) -> None:
+    if not can_bind(tmp_path):
+        pytest.skip("no control group can be written here")
+
+    async def scene(rig: Any) -> None:
+        await rig.platform.capacity_changes()
+        await rig.platform.measure("h")
+        bursts, held = rig.python(BURSTS, cores=2.0), rig.python(SPIN, cores=0.2, index=1)
+        pids = [await rig.running(bursts), await rig.running(held)]
+        await rig.platform.measure("h")
+        await asyncio.sleep(4.0)
+        window = await rig.platform.measure("h")
+        used = {each.pid: (each.cores_used, each.cores_peak) for each in window.processes}
+        mean, peak = used[pids[0]]
+        assert mean < 0.6
+        assert peak > 1.4 * mean, "its bursts use a core, its mean a third of one"
+        mean, peak = used[pids[1]]
+        assert 0.1 < peak < 0.4, "what its limit leaves"
+        for pid, run in zip(pids, (bursts, held), strict=True):
+            os.kill(pid, signal.SIGKILL)
+            await rig.ended(run)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_peaks_are_read_from_the_groups_of_members(play: Play, tmp_path: Path, version: int) -> None:
+    """Files stand in for the kernel's, whose groups few test machines have: each tenth of a second a member uses half a core,
+    in one of three of them two."""
+    tree = tmp_path / "group"
+    tree.mkdir()
+
+    async def scene(rig: Any) -> None:
+        machine = read_machine()
+        group = Cgroup(version, (tree,), (tree,), (tree,))
+        capacity = machine.capacity.replace(cores_bind=True)
+        rig.platform.release()
+        there = type(machine)(capacity, machine.limits, group, machine.cpus)
+        rig.platform = LocalPlatform(rig.layout, there, rig.platform._settings, rig.seen.append)
+        run = rig.python("import time; time.sleep(60)", cores=4.0)
+        pid = await rig.running(run)
+        (own,) = [each for top in tree.glob("rover-*") for each in top.iterdir() if each.is_dir()]
+
+        async def count() -> None:
+            used_us = 0
+            for number in range(1000):
+                name, text = (
+                    ("cpu.stat", f"usage_usec {used_us}\nnr_periods 0\n")
+                    if version == 2
+                    else ("cpuacct.usage", f"{used_us}000\n")
+                )
+                (own / name).write_text(text)
+                await asyncio.sleep(PERIOD_S)
+                used_us += int(1e6 * PERIOD_S * (0.5 if number % 3 else 2.0))
+
+        counting = asyncio.create_task(count())
+        await rig.platform.measure("h")
+        for _ in range(2):  # the first window has too few readings
+            await asyncio.sleep(20 * PERIOD_S)
+            window = await rig.platform.measure("h")
+        counting.cancel()
+        (said,) = window.processes
+        assert said.pid == pid
+        assert said.cores_used < 0.1, "it really sleeps"
+        assert 0.9 < said.cores_peak <= 4.0, "as much as a late reader saw in one tenth of a second"
         os.kill(pid, signal.SIGKILL)
         await rig.ended(run)
 

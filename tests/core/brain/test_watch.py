@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -172,6 +173,26 @@ def test_what_members_say_that_they_use_counts_until_their_host_says_it() -> Non
     closed_with(0.75)  # in which the worker's own word came first
     assert closed_with(0.75) == ({"ps-0": 9}, {"worker": 0.75, "ps": 0.75})
     assert closed_with(None) == ({}, {}), "a host that falls silent is missed, and not stood in for"
+
+
+def test_what_members_use_in_bursts_is_kept_where_it_was_measured() -> None:
+    watch = JobSamples()
+
+    def closed_with(*host_peaks: float) -> dict[str, float]:
+        watch.restart("j", 0.0)
+        heard(watch, WORKERS[0], 0.5, 2.5, 4.5, cores_used=0.5, memory_bytes=5, cores_peak=1.5)
+        for peak in host_peaks:
+            said = using(0.75, WORKERS[0])
+            processes = [msgspec.structs.replace(each, cores_peak=peak) for each in said.processes]
+            watch.observe_host(msgspec.structs.replace(said, processes=processes), 4.5)
+        window = closed(watch, WORKERS[:1], 5.0)
+        assert window is not None
+        return window.cores_peak
+
+    assert closed_with() == {"worker": 1.5}, "by its own word, in a pod"
+    closed_with(2.5)  # in which the worker's own word came first
+    assert closed_with(2.5, 3.5) == {"worker": 3.0}
+    assert closed_with(0.0) == {}, "a host without control groups: cores bind nothing there"
 
 
 def test_what_a_server_needs_is_what_it_says_that_it_uses_and_that_its_next_cuts_take() -> None:
