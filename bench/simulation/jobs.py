@@ -22,12 +22,16 @@ USUAL_MEMORY = 0.65  # a worker uses this share of its own peak on average
 
 
 class Ideal(NamedTuple):
-    """A healthy job: samples a second, cores in use by workers and by servers, share of their time that workers wait for input."""
+    """A healthy job: samples a second, cores in use by workers and by servers, share of their time that workers wait for input,
+    cores that one worker and one server use in bursts (0: not measured).
+    """
 
     speed: float
     worker_cores: float
     server_cores: float
     input_wait: float
+    worker_peak: float = 0.0
+    server_peak: float = 0.0
 
 
 @dataclass
@@ -92,7 +96,8 @@ class Job:
             speed = float(self.case.throughput(at)[0])
             worker, server = self.case.busy_cores(at)
             wait = float(self.case.input_wait(at)[0])
-            self.cache[key] = Ideal(speed, float(worker[0]), float(server[0]), wait)
+            peaks = [float(each[0]) for each in self.case.peak_cores(at)]
+            self.cache[key] = Ideal(speed, float(worker[0]), float(server[0]), wait, *peaks)
         return self.cache[key]
 
     def lasting_paces(self, now: float) -> FloatArray:

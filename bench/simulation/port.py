@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,15 @@ class Truth(Protocol):
 
     def factor(self, at_s: float) -> float:
         """What the world does to the family at this time of the cluster: 1 as usual, less or more by drift, 0 in a pause."""
+        ...
+
+
+@runtime_checkable
+class Bursting(Protocol):
+    """A truth that also says what members use at once. Of any other nothing is measured but means."""
+
+    def peak_cores(self, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Cores that one worker (n,) and one server (n,) use in their busiest tenths of a second, within their containers."""
         ...
 
 
@@ -175,6 +184,12 @@ class Case:
         busy = 1.0 - self.input_wait(at)
         return worker * busy, server * busy
 
+    def peak_cores(self, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Cores that one worker (n,) and one server (n,) use in bursts; 0 where that is not measured."""
+        if isinstance(self.truth, Bursting):
+            return self.truth.peak_cores(at)
+        return np.zeros(len(at)), np.zeros(len(at))
+
     def input_wait(self, at: FloatArray) -> FloatArray:
         """Share of their time (n,) that workers wait for input."""
         if self.input_per_s == math.inf:
@@ -215,8 +230,8 @@ class JobView:
 class Window:
     """One job's 30 s as telemetry tells it. `steady`: nothing was changed meanwhile, so that it measures `size`.
 
-    `worker_cores_used`, `server_cores_used`: what one member used on average. `worker_hosts`: the host of each worker in
-    `worker_rates`. `input_wait`: share of their time that workers waited for input.
+    `worker_cores_used`, `server_cores_used`: what one member used on average; `_peak`: in bursts, 0 not measured.
+    `worker_hosts`: the host of each worker in `worker_rates`. `input_wait`: share of their time that workers waited for input.
     """
 
     job: str
@@ -231,6 +246,8 @@ class Window:
     steady: bool
     worker_cores_used: float = 0.0
     server_cores_used: float = 0.0
+    worker_cores_peak: float = 0.0
+    server_cores_peak: float = 0.0
     worker_hosts: tuple[int, ...] = ()
     input_wait: float = 0.0
 

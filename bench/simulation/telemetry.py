@@ -39,6 +39,7 @@ class Telemetry:
         used = job.case.server_need_gib(live.servers, job.share) * float(
             np.exp(0.005 * rng.standard_normal())
         )
+        ideal = job.ideal(live)
         steady = job.changed_at <= now - WINDOW_S - 1e-6
         window = Window(
             job=job.case.name,
@@ -53,6 +54,8 @@ class Telemetry:
             steady=steady,
             worker_cores_used=self._used(job.busy[0] / live.workers, live.worker_cores),
             server_cores_used=self._used(job.busy[1] / live.servers, live.server_cores),
+            worker_cores_peak=self._used(ideal.worker_peak, live.worker_cores),
+            server_cores_peak=self._used(ideal.server_peak, live.server_cores),
             worker_hosts=tuple(job.on),
             input_wait=self._waited(job),
         )
@@ -67,6 +70,8 @@ class Telemetry:
         return min(wait * float(np.exp(0.05 * self.channel.standard_normal())), 1.0) if wait > 0 else 0.0
 
     def _used(self, cores: float, most: float) -> float:
+        if not cores:
+            return 0.0
         return min(cores * float(np.exp(0.05 * self.channel.standard_normal())), most)
 
     def _server_busy(self, job: Job, now: float) -> FloatArray:

@@ -23,6 +23,7 @@ from bench.simulation.port import FloatArray, Menu, Mode
 DATA_VARIABLE = "ROVER_THROUGHPUT_DATA"
 _REPEATABLE = 1 << 32
 _SYNCHRONOUS = 0.25  # of W1's families
+_NOW_AND_THEN = 1.645  # standard deviations: in one twentieth of the time more requests are there
 _SPLIT = 8  # batches of an asynchronous worker that one synchronous step trains
 _TEST_FAMILIES = (
     3_000_000  # a family's seed is 1,000 times its workload's and more: test seeds begin at 3,000
@@ -54,6 +55,12 @@ class _Queueing:
         batches = self.throughput(at) / self.batch_size
         w, p, lw, lp = at.T
         return np.minimum(batches * self.think, w * lw), np.minimum(batches * self.cpu, p * lp)
+
+    def peak_cores(self, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The parallel part of a batch takes all of a worker's cores; of a server's as many as requests meet there now and then."""
+        _, p, lw, lp = at.T
+        busy = self.busy_cores(at)[1] / p
+        return lw, np.minimum(busy + _NOW_AND_THEN * np.sqrt(busy), lp)
 
     def factor(self, at_s: float) -> float:
         return 1.0
@@ -91,6 +98,10 @@ class _Barrier(_Queueing):
         steps = self.throughput(at) / self.batch_size * _SPLIT
         w, p, lw, lp = at.T
         return np.minimum(steps * self.think, w * lw), np.minimum(steps * self.cpu, p * lp)
+
+    def peak_cores(self, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Servers too take all their cores: all workers meet there at once."""
+        return at[:, 2], at[:, 3]
 
 
 class W1(world.World):
@@ -147,6 +158,14 @@ class _Measured:
         stretch = self._stretch(at, used)
         worker, server = (np.minimum(use / stretch, at[:, 2 + i]) for i, use in enumerate(used))
         return at[:, 0] * worker, at[:, 1] * server
+
+    def peak_cores(self, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+        _, *used = self._near(at).T
+        worker, server = (
+            np.minimum(use / share, cores)
+            for share, cores, use in zip(self.bursts, at[:, 2:].T, used, strict=True)
+        )
+        return worker, server
 
     def factor(self, at_s: float) -> float:
         return 1.0

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from rover_bus.brain.decisions.scaling import Predictor, sketch_of
 from rover_bus.brain.models.core_use import measure_core_use
 from rover_bus.brain.models.forms import ALL_REDUCE, ASYNCHRONOUS, SYNCHRONOUS, Form
-from rover_bus.brain.models.implied import ImpliedModel, imply, joined
-from rover_bus.brain.models.ingest import BoundedModel, fit_bounded
+from rover_bus.brain.models.implied import ImpliedModel, imply, imply_counts, joined
+from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE, BoundedModel, fit_bounded
 from rover_bus.brain.models.paces import Paces, measure_paces
 from rover_bus.brain.models.rings import on_hosts
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, NotEnough, Observations
@@ -117,6 +117,8 @@ def samples_of(job: KnownJob) -> list[FamilySample]:
             row.worker_cores if row.size.worker_cores and job.cores_bind else 0.0,
             row.server_cores if row.size.server_cores and job.cores_bind else 0.0,
             row.crosses,
+            row.worker_peak if row.size.worker_cores and job.cores_bind else 0.0,
+            row.server_peak if row.size.server_cores and job.cores_bind else 0.0,
         )
         for row in rows_of(job)
     ]
@@ -178,11 +180,16 @@ def fit_family(samples: Sequence[FamilySample], form: Form = ASYNCHRONOUS) -> Fa
 def _fit(
     samples: Sequence[FamilySample], seen: Observations, form: Form
 ) -> BoundedModel | ImpliedModel | NotEnough:
-    workers, servers = [each.worker_cores for each in samples], [each.server_cores for each in samples]
-    uses, waits = measure_core_use(seen, workers, servers), [each.input_share for each in samples]
+    used = [each.worker_cores for each in samples], [each.server_cores for each in samples]
+    peaks = [each.worker_peak for each in samples], [each.server_peak for each in samples]
+    waits = [each.input_share for each in samples]
+    uses = measure_core_use(seen, used, (0, 0) if form is ALL_REDUCE else peaks, form)
     young = is_young(samples)
-    beside = imply(seen, (workers, servers), waits, form, young)
-    if not young and not len(beside):
+    if uses.bursts_known:
+        beside = imply_counts(seen, uses) if waits[-1] < INPUT_BOUND_SHARE else seen.take([])
+    else:
+        beside = imply(seen, used, waits, form, young)
+    if not len(beside) and not (young and not uses.bursts_known):
         return fit_bounded(seen, waits, form, uses)
     fitted = fit_bounded(joined([seen, beside]), [*waits, *[0.0] * len(beside)], form, uses)
     return fitted if isinstance(fitted, NotEnough) else ImpliedModel(fitted, seen.configurations, young)

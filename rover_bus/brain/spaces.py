@@ -17,7 +17,8 @@ from rover_bus.events.job import RoleSpec
 
 MOST_WORKERS, MOST_SERVERS = 256, 16
 SERVERS_BUSY = 0.5  # of a core: below this a server holds no worker back,
-MOST_IN_BURSTS = 4.0  # times the cores that a member uses on average
+MOST_IN_BURSTS = 4.0  # times the cores that a member uses on average, where its bursts were not measured
+ABOVE_BURSTS = 1.1  # times the cores of its bursts, where they were
 SERVERS_USED = 0.25  # nor below this share of its cores, where these are limited;
 TRIAL_SHARE, TRIAL_WINDOWS = 0.05, 3.0  # unless to try it takes no more than this share of what is left
 
@@ -44,9 +45,9 @@ def no_less(space: PlanSpace, job: KnownJob) -> PlanSpace:
     was varied. What is busy a fourth of its time on average may be busy all of it in bursts.
     """
     assert job.held is not None
-    held, used = job.charge(job.held), job.cores_used
+    held = job.charge(job.held)
     least = [
-        min(cores, MOST_IN_BURSTS * used.get(role, cores))
+        min(cores, busy_cores(job, role, cores))
         for role, cores in (("worker", held.worker_cores), ("ps", held.server_cores))
     ]
     return PlanSpace(
@@ -55,6 +56,13 @@ def no_less(space: PlanSpace, job: KnownJob) -> PlanSpace:
         tuple(cores for cores in space.worker_cores if cores >= least[0]) or (held.worker_cores,),
         tuple(cores for cores in space.server_cores if cores >= least[1]) or (held.server_cores,),
     )
+
+
+def busy_cores(job: KnownJob, role: str, given: float) -> float:
+    """The cores below which a member of a role would be slower, as far as its use tells; `given` where nothing was measured."""
+    if peak := job.cores_peak.get(role):
+        return ABOVE_BURSTS * peak
+    return MOST_IN_BURSTS * job.cores_used.get(role, given)
 
 
 def usable(axis: tuple[float, ...], now: float, used: float) -> tuple[float, ...]:

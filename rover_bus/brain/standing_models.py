@@ -33,9 +33,8 @@ from rover_bus.brain.state import BrainState, FamilySample, KnownJob
 from rover_bus.brain.totals import totals_of
 
 # How far a sample may move before its model is fitted again: well inside the interval of any prediction.
-MOVED = np.array(
-    [0.02, 0.05, 0.05, 0.05, 0.05, 0.05]
-)  # log throughput, share of input, log cores used and given
+# Log throughput, share of input, log cores used, used in bursts, and given.
+MOVED = np.array([0.02, *[0.05] * 7])
 
 
 PROBED_SIZES = 3  # different sizes tell the terms apart
@@ -47,7 +46,7 @@ A_FIT, A_FRONT = 8.0, 8.0  # see `spent`
 
 @dataclass(frozen=True)
 class _Fit:
-    """One fit and what it was fitted to: run, workers and servers of each sample, and a row of figures each (6, n)."""
+    """One fit and what it was fitted to: run, workers and servers of each sample, and a row of figures each (8, n)."""
 
     fitted: FamilyModel | NotEnough
     samples: list[tuple[str, int, int]]
@@ -214,12 +213,16 @@ def _figures(samples: Sequence[FamilySample]) -> FloatArray:
         [each.input_share for each in samples],
         [each.worker_cores for each in samples],
         [each.server_cores for each in samples],
+        [each.worker_peak for each in samples],
+        [each.server_peak for each in samples],
         [each.at.worker_cores for each in samples],
         [each.at.ps_cores for each in samples],
     ]
     figures = np.array(columns)
-    figures[[0, 2, 3, 4, 5]] = np.log(np.maximum(figures[[0, 2, 3, 4, 5]], 1e-9))
-    return figures
+    share = figures[1].copy()
+    figures = np.log(np.maximum(figures, 1e-9))
+    figures[1] = share
+    return np.asarray(figures)
 
 
 def _differ(before: FloatArray, now: FloatArray) -> bool:

@@ -19,7 +19,7 @@ from rover_bus.brain.models.core_use import HELD_BACK
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.models.throughput import Prediction
 from rover_bus.brain.predicting import OverruledModel, form_of, observations_of, place_of
-from rover_bus.brain.spaces import affordable, space_of, steps_of, usable
+from rover_bus.brain.spaces import affordable, busy_cores, space_of, steps_of, usable
 from rover_bus.brain.standing_models import PROBED_SIZES, StandingModels
 from rover_bus.brain.state import UNREST, KnownJob, TriedSize
 from rover_bus.events.facts import LosingPlan, Size
@@ -294,6 +294,7 @@ def _idle_cores(job: KnownJob) -> Wish | None:
         not job.cores_bind
         or not spec.max_cores > spec.cores > 0
         or used >= CORES_IDLE * now
+        or (job.cores_peak and size.worker_cores < busy_cores(job, "worker", now))
         or size == held
         or declined(job, size)
     ):

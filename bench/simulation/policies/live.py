@@ -208,6 +208,8 @@ def measurement_of(window: Window, case: Case, rates: list[float]) -> Measuremen
         input_share=window.input_wait,
         worker_cores_used=window.worker_cores_used,
         server_cores_used=window.server_cores_used,
+        worker_cores_peak=window.worker_cores_peak,
+        server_cores_peak=window.server_cores_peak,
         server_cores_busy=(window.server_busy * window.size.server_cores).tolist(),
         worker_memory_bytes=int(window.worker_used_gib * GIB),
         server_memory_bytes=int(window.server_used_gib * GIB),

@@ -60,7 +60,8 @@ def perfect_fit(case: Case, menu: Menu) -> CoreBoundModel:
     seen = Observations.of(at, speed_of(case, at))
     worker, server = case.busy_cores(rows)
     form = SYNCHRONOUS if case.mode == "sync" else ASYNCHRONOUS
-    fitted = fit_core_bound(seen, measure_core_use(seen, worker / w, server / p), form)
+    uses = measure_core_use(seen, (worker / w, server / p), case.peak_cores(rows), form)
+    fitted = fit_core_bound(seen, uses, form)
     assert isinstance(fitted, CoreBoundModel)
     return fitted
 

@@ -11,6 +11,10 @@ Fed by samples with units, feeds `brain.decisions` and `brain.fitting`. Pure: no
 - `selection`    which form, by cross-validation
 - `probing`      which configuration to measure next (I-optimal)
 - `ingest`       min(compute, ingest): a job is as slow as its slower half
+- `core_use`     what members use of their cores bounds a form; containers that hold back
+- `bursts`       what a container smaller than a burst costs
+- `power_law`    figures that change with the counts of members
+- `implied`      what one measured size implies of those beside it
 - `convergence`  Optimus' loss curve and the steps that remain
 - `hosts`        how fast a host is, by what members showed there
 - `memory`       linear and Heaps growth, upper bounds, time to the limit

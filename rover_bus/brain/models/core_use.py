@@ -7,9 +7,10 @@ cores only as given: a synchronous form says nothing of the servers' and lets a 
     saturation    throughput = full(w, p) * min(1, lw/uw, lp/up)    u: cores that a member uses which nothing holds back
 
 k and u change with the counts (more workers wait more and spin more), so both are power laws in w and p, shrunk towards constants.
-The first law always holds (it is queueing theory's). Whether the second does is for measurements to say: a worker may use few
-cores on average and all of them in bursts. Both fits are cross-validated and the better one predicts. Measurements that the
-cores held back say nothing of a form, only of the bound: the form is fitted on the others where these suffice [ours].
+The first law always holds (it is queueing theory's). The second does where a member's use is even; whether it is, what the member
+used in bursts says (`bursts`): where that was measured, its law takes the second one's place, and the form is of counts alone.
+Where it was not, both fits are cross-validated and the better one predicts. Measurements that the cores held back say nothing of a
+form, only of the bound: the form is fitted on the others where these suffice [ours].
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rover_bus.brain.models.forms import Form
+from rover_bus.brain.models.bursts import Burst, Bursts, measure_bursts
+from rover_bus.brain.models.forms import SYNCHRONOUS, Form
+from rover_bus.brain.models.power_law import PowerLaw
 from rover_bus.brain.models.samples import Configurations, FloatArray, NotEnough, Observations
 from rover_bus.brain.models.selection import cross_validated_error
 from rover_bus.brain.models.throughput import (
@@ -31,44 +34,17 @@ from rover_bus.brain.models.throughput import (
 
 # A member that uses this share of its cores is held back by them: how many it would use is not known.
 HELD_BACK = 0.85
-_EXPONENT_SD = 0.4
-_NOISE = 0.1
 _MOST_COMPARED = 24
-
-
-@dataclass(frozen=True, eq=False)
-class PowerLaw:
-    """scale * w^a * p^b, fitted in logs with exponents shrunk towards 0. `logs` (3,): log scale, a, b."""
-
-    logs: FloatArray
-
-    @classmethod
-    def fit(cls, at: Configurations, values: FloatArray) -> PowerLaw | None:
-        """Fit values (n,) above 0; None without any."""
-        if not len(values):
-            return None
-        rows, y = _rows(at), np.log(values)
-        prior = np.diag([1e-6, _EXPONENT_SD**-2, _EXPONENT_SD**-2]) * _NOISE**2
-        # Exponents bend around the middle of what was measured, not around one worker and one server.
-        middle = np.array([0.0, *rows[:, 1:].mean(axis=0)])
-        moved = rows - middle
-        a, b, c = np.linalg.solve(moved.T @ moved + prior, moved.T @ y)
-        return cls(np.array([a - b * middle[1] - c * middle[2], b, c]))
-
-    def __call__(self, at: Configurations) -> FloatArray:
-        """Values at configurations (n,)."""
-        scale, by_workers, by_servers = self.logs
-        logs = at.logs()
-        return np.asarray(np.exp(scale + by_workers * logs[:, 0] + by_servers * logs[:, 1]))
 
 
 @dataclass(frozen=True, eq=False)
 class CoreUse:
     """One role's use: `a_sample` core-seconds a sample takes from all its members, `free` cores that a member uses which is not
-    held back by its container. None: not measured."""
+    held back by its container, `bursts` those it uses at once. None: not measured."""
 
     a_sample: PowerLaw | None = None
     free: PowerLaw | None = None
+    bursts: Bursts | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +53,11 @@ class CoreUses:
 
     workers: CoreUse = CoreUse()
     servers: CoreUse = CoreUse()
+
+    @property
+    def bursts_known(self) -> bool:
+        """Whether bursts tell what cores do, so that no size has to vary them."""
+        return self.workers.bursts is not None or self.servers.bursts is not None
 
     def limit(self, at: Configurations) -> FloatArray:
         """Samples a second that the cores of a configuration can do at most (n,); inf where nothing is known."""
@@ -91,8 +72,14 @@ class CoreUses:
 
     def pace(self, at: Configurations) -> FloatArray:
         """What containers leave of the full speed of synchronous members (n,), in (0, 1]."""
+        roles = ((self.workers, at.worker_cores), (self.servers, at.ps_cores))
+        if self.bursts_known:
+            longer = np.zeros(len(at))
+            for use, cores in roles:
+                longer += 0.0 if use.bursts is None else use.bursts.stretch(at, cores)
+            return np.asarray(1.0 / (1.0 + longer))
         share = np.ones(len(at))
-        for use, cores in ((self.workers, at.worker_cores), (self.servers, at.ps_cores)):
+        for use, cores in roles:
             if use.free is not None:
                 share = np.minimum(share, cores / use.free(at))
         return share
@@ -103,7 +90,7 @@ UNKNOWN_USE = CoreUses()
 
 @dataclass(frozen=True, eq=False)
 class CoreBoundModel:
-    """A fitted form under the bound of the cores. `saturates`: the form is of counts alone, and containers hold back or do not."""
+    """A fitted form under the bound of the cores. `saturates`: the form is of counts alone, and `uses` says what containers do."""
 
     compute: ThroughputModel
     uses: CoreUses
@@ -128,26 +115,45 @@ class CoreBoundModel:
 
 
 def measure_core_use(
-    observations: Observations, worker_cores_used: ArrayLike, server_cores_used: ArrayLike
+    observations: Observations,
+    used: tuple[ArrayLike, ArrayLike],
+    peaks: tuple[ArrayLike, ArrayLike] = (0, 0),
+    form: Form = SYNCHRONOUS,
 ) -> CoreUses:
-    """Core use from what one worker and one server used on average at each observation (n,), in cores; 0: not measured."""
+    """Core use from what one worker and one server used at each observation (n,), in cores; 0: not measured.
+
+    `used`: on average. `peaks`: in their busiest tenths of a second. A synchronous step is its workers' bursts, its servers' and a
+    rest, one after another; an asynchronous worker waits for servers that others keep busy, so there bursts tell nothing until a
+    worker's were seen that met no limit.
+    """
     at, speed = observations.configurations, observations.throughput
-    worker, server = (np.asarray(used, dtype=np.float64) for used in (worker_cores_used, server_cores_used))
-    free = ~(_held(worker, at.worker_cores) | _held(server, at.ps_cores)) & (worker > 0) & (server > 0)
+    means, highest = ([np.broadcast_to(np.asarray(x, float), len(at)) for x in xs] for xs in (used, peaks))
+    given, counts = (at.worker_cores, at.ps_cores), (at.workers, at.ps)
+    free = np.all([~_held(u, cores) & (u > 0) for u, cores in zip(means, given, strict=True)], axis=0)
+    bursts = measure_bursts(at, [Burst(*each) for each in zip(given, means, highest, strict=True)])
+    first = bursts[0] or bursts[1]
+    if first is None or (first.assumed and form.mode == "async"):
+        bursts = [None, None]
     return CoreUses(
-        CoreUse(_fit(at, at.workers * worker / speed, worker > 0), _fit(at, worker, free)),
-        CoreUse(_fit(at, at.ps * server / speed, server > 0), _fit(at, server, free)),
+        *(
+            CoreUse(_fit(at, n * u / speed, u > 0), _fit(at, u, free), burst)
+            for n, u, burst in zip(counts, means, bursts, strict=True)
+        )
     )
 
 
 def fit_core_bound(observations: Observations, uses: CoreUses, form: Form) -> CoreBoundModel | NotEnough:
-    """Fit a form on cores as given, and on counts alone with containers that saturate; keep what predicts left-out rows better."""
+    """Fit a form on counts alone where bursts say what cores do; else on cores as given, and on counts with containers that
+    saturate: then what predicts left-out rows better is kept."""
     at = observations.configurations
+    counts = Observations(_counts(at), observations.throughput / uses.pace(at))
+    if uses.bursts_known:
+        freed = fit_throughput(counts, form)
+        return freed if isinstance(freed, NotEnough) else CoreBoundModel(freed, uses, True)
     limit = uses.limit(at)
     free = observations.take(observations.throughput < HELD_BACK * limit)
     shown = free if free.configurations.distinct() >= LEAST_CONFIGURATIONS else observations
     given = fit_throughput(shown, form)
-    counts = Observations(_counts(at), observations.throughput / uses.pace(at))
     known = uses.workers.free is not None and counts.configurations.distinct() >= LEAST_CONFIGURATIONS
     saturating = fit_throughput(counts, form) if known else None
     if isinstance(given, NotEnough):
@@ -172,10 +178,6 @@ def _saturates(given: Observations, counts: Observations, uses: CoreUses, form: 
 def _counts(at: Configurations) -> Configurations:
     ones = np.ones(len(at))
     return Configurations(at.workers, at.ps, ones, ones, at.batch_size)
-
-
-def _rows(at: Configurations) -> FloatArray:
-    return np.stack([np.ones(len(at)), np.log(at.workers), np.log(at.ps)], axis=1)
 
 
 def _fit(at: Configurations, values: FloatArray, which: NDArray[np.bool_]) -> PowerLaw | None:

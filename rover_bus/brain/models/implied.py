@@ -6,7 +6,8 @@ that part k times shorter: the utilisation law, exact but for what is serial or 
 said). Of more workers no use tells: until their number was varied, twice as many are taken to bring half of the way to twice the
 speed, in logs (Pollux assumes all of it until tried, `algorithms.md §7`). Twice the servers compute as twice the cores would, and
 shorten what neither role computes half of the way. Where several sizes were measured and none of them varied an axis, that axis
-alone rests on what is implied [ours; docs/design/0056, 0058].
+alone rests on what is implied [ours; docs/design/0056, 0058]. Where bursts were measured, cores need no implied sizes; counts need
+them until three were measured (`imply_counts`, docs/design/0084).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rover_bus.brain.models.core_use import CoreUses
 from rover_bus.brain.models.forms import Form
 from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE, BoundedModel
 from rover_bus.brain.models.samples import Configurations, FloatArray, Observations
@@ -24,6 +26,8 @@ from rover_bus.brain.models.throughput import BEYOND, Prediction, log_distance
 MORE = 2.0  # times the cores, or the workers, of the sizes that are implied
 _MOST_BUSY = 0.98  # of an iteration: something is left that no core shortens
 HALF_WAY = 0.5  # in logs, from no effect to a full one: of what nothing tells
+LEAST_COUNTS = 3  # pairs of counts that tell the terms of a form apart, where cores are none of them
+FREE_CORES = np.full(1, 1e6)  # that hold nothing back
 CORES = (2, 3)  # of a worker, of a server, among the columns of a configuration
 _Z_95 = 1.645
 
@@ -89,6 +93,34 @@ def imply(
             left = 1 - busy[1][-1] * (1 - 1 / MORE) - rest * (1 - MORE**-HALF_WAY)
             found.append(Observations(more, form.throughput(more, seconds[-1:] * left)))
     return joined(found)
+
+
+def imply_counts(seen: Observations, uses: CoreUses) -> Observations:
+    """Return what the last measured size implies of twice the workers and servers, with all the cores that they like (n,).
+
+    Of a free iteration bursts of servers are shorter by as many more servers, and what neither role computes half of the way; of
+    workers half of the way is taken altogether. None once three pairs of counts were measured, but along an axis that none varied.
+    """
+    at, last = seen.configurations, seen.configurations.take([-1])
+    few = len({*zip(at.workers.tolist(), at.ps.tolist(), strict=True)}) < LEAST_COUNTS
+    full = seen.throughput[-1:] / uses.pace(last)
+    free = Configurations(last.workers, last.ps, FREE_CORES, FREE_CORES, last.batch_size)
+    computes, serves = (
+        0.0 if use.bursts is None else float(use.bursts.shares(last)[0])
+        for use in (uses.workers, uses.servers)
+    )
+    rest = max(1 - computes - serves, 0.0)
+    of_workers = MORE**HALF_WAY
+    of_servers = 1 / (1 - serves * (1 - 1 / MORE) - rest * (1 - MORE**-HALF_WAY))
+    workers, servers = few or np.ptp(at.workers) == 0, few or np.ptp(at.ps) == 0
+    found = list[Observations]()
+    if workers:
+        found.append(Observations(_times(free, 0), full * of_workers))
+    if servers:
+        found.append(Observations(_times(free, 1), full * of_servers))
+    if workers and servers:
+        found.append(Observations(_times(_times(free, 0), 1), full * of_workers * of_servers))
+    return joined(found) if found else seen.take([])
 
 
 def joined(parts: list[Observations]) -> Observations:

@@ -16,6 +16,7 @@ from rover_bus.brain.predicting import fit_family, is_young
 from rover_bus.brain.spaces import no_less
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, Change, FamilySample, KnownJob, TriedSize
+from rover_bus.brain.wishes import _idle_cores
 from rover_bus.events.facts import PlanKept, PlanProposed, PlanRolledBack, Size
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.job import DataSpec, JobSpec, RoleSpec, WorkersSpec
@@ -176,6 +177,26 @@ def test_while_little_is_known_no_plan_takes_more_than_idle_cores() -> None:
     assert no_less(space, known).worker_cores == (1.0, 2.0), (
         "of use that was not measured nothing is known to be idle"
     )
+    known.cores_used = {"worker": 0.4, "ps": 0.1}
+    assert no_less(space, known).server_cores == (0.5, 1.0, 2.0)
+    known.cores_peak = {"worker": 0.45, "ps": 0.95}
+    assert no_less(space, known).worker_cores == (0.5, 1.0, 2.0), (
+        "busy all of the time with less than half of a core"
+    )
+    assert no_less(space, known).server_cores == (1.0, 2.0), "a tenth of the time with all of one"
+
+
+def test_idle_cores_are_halved_no_further_than_bursts_use() -> None:
+    known = job(worker_use=0.1)
+    known.cores_bind, known.cores_used = True, {"worker": 0.1}
+    known.spec = known.spec.replace(workers=WorkersSpec(cores=0.25, max_cores=16.0))
+    less = _idle_cores(known)
+    assert less is not None
+    assert less.size.worker_cores == 0.5
+    known.cores_peak = {"worker": 0.4}
+    assert _idle_cores(known) == less
+    known.cores_peak = {"worker": 0.8}
+    assert _idle_cores(known) is None, "an eighth of the time it uses more than half of a core"
 
 
 @pytest.mark.parametrize(("cores", "grows"), [(400.0, True), (3.5, False)])

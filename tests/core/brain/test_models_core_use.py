@@ -8,11 +8,11 @@ import pytest
 from rover_bus.brain.models.core_use import (
     CoreBoundModel,
     CoreUses,
-    PowerLaw,
     fit_core_bound,
     measure_core_use,
 )
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
+from rover_bus.brain.models.power_law import PowerLaw
 from rover_bus.brain.models.samples import Configurations, FloatArray, NotEnough, Observations
 
 WORKER_USE, SERVER_USE = 1.2, 0.6
@@ -35,7 +35,7 @@ def test_a_container_that_saturates_is_understood_from_a_dozen_samples() -> None
     speed, worker, server = saturating_job(space)
     some = np.random.default_rng(0).permutation(len(space))[:12]
     seen = Observations.of(space.take(some), speed[some])
-    fitted = fit_core_bound(seen, measure_core_use(seen, worker[some], server[some]), SYNCHRONOUS)
+    fitted = fit_core_bound(seen, measure_core_use(seen, (worker[some], server[some])), SYNCHRONOUS)
     assert isinstance(fitted, CoreBoundModel)
     assert fitted.saturates
     error = np.abs(np.log(fitted.predict(space).throughput / speed))
@@ -49,7 +49,7 @@ def test_no_prediction_passes_what_the_cores_can_do() -> None:
     a_sample = 0.01
     speed = at.workers * at.worker_cores / a_sample
     seen = Observations.of(at, speed)
-    uses = measure_core_use(seen, at.worker_cores, np.full(len(at), 0.01))
+    uses = measure_core_use(seen, (at.worker_cores, np.full(len(at), 0.01)))
     fitted = fit_core_bound(seen, uses, ASYNCHRONOUS)
     assert isinstance(fitted, CoreBoundModel)
     far = grid([1, 8, 32], [1, 8], [1, 8], 100)
@@ -60,7 +60,7 @@ def test_no_prediction_passes_what_the_cores_can_do() -> None:
 def test_nothing_measured_bounds_nothing() -> None:
     at = grid([1, 2], [1, 2], [1], 10)
     seen = Observations.of(at, np.ones(len(at)))
-    uses = measure_core_use(seen, np.zeros(len(at)), np.zeros(len(at)))
+    uses = measure_core_use(seen, (np.zeros(len(at)), np.zeros(len(at))))
     assert np.all(np.isinf(uses.limit(at)))
     assert np.all(uses.pace(at) == 1.0)
     assert np.all(np.isinf(CoreUses().limit(at)))
@@ -74,7 +74,7 @@ def test_a_worker_that_bursts_is_not_taken_for_one_that_saturates() -> None:
     seen = Observations.of(at, speed)
     fitted = fit_core_bound(
         seen,
-        measure_core_use(seen, 2.0 / seconds, np.full(len(at), 0.02)),
+        measure_core_use(seen, (2.0 / seconds, np.full(len(at), 0.02))),
         ASYNCHRONOUS,
     )
     assert isinstance(fitted, CoreBoundModel)
@@ -92,4 +92,4 @@ def test_a_power_law_leans_on_constants_where_nothing_was_varied() -> None:
 def test_two_configurations_are_not_enough() -> None:
     at = Configurations.of([1.0, 2.0], [1.0, 1.0])
     seen = Observations.of(at, [1.0, 2.0])
-    assert isinstance(fit_core_bound(seen, measure_core_use(seen, [1, 1], [1, 1]), SYNCHRONOUS), NotEnough)
+    assert isinstance(fit_core_bound(seen, measure_core_use(seen, ([1, 1], [1, 1])), SYNCHRONOUS), NotEnough)
