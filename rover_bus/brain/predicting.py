@@ -191,7 +191,8 @@ def _fit(
         beside = imply(seen, used, waits, form, young)
     if not len(beside) and not (young and not uses.bursts_known):
         return fit_bounded(seen, waits, form, uses)
-    fitted = fit_bounded(joined([seen, beside]), [*waits, *[0.0] * len(beside)], form, uses)
+    waits += [0.0] * len(beside)
+    fitted = fit_bounded(joined([seen, beside]), waits, form, uses, len(beside))
     return fitted if isinstance(fitted, NotEnough) else ImpliedModel(fitted, seen.configurations, young)
 
 

@@ -87,14 +87,19 @@ class BoundedModel:
 
 
 def fit_bounded(
-    observations: Observations, input_wait_share: ArrayLike, form: Form, uses: CoreUses = UNKNOWN_USE
+    observations: Observations,
+    input_wait_share: ArrayLike,
+    form: Form,
+    uses: CoreUses = UNKNOWN_USE,
+    implied: int = 0,
 ) -> BoundedModel | NotEnough:
     """Fit both halves: rows whose workers waited for input tell ingest, the others compute (`fit_core_bound`).
 
-    `input_wait_share` (n,) in 0..1: the share of workers' time that went into waiting for input.
+    `input_wait_share` (n,) in 0..1: the share of workers' time that went into waiting for input. `implied`: so many of the last
+    rows were not measured, and say nothing of reading.
     """
     waited = np.asarray(input_wait_share, dtype=np.float64) >= INPUT_BOUND_SHARE
-    bound = waited & ~_refuted(observations, waited)
+    bound = waited & ~_refuted(observations, waited, len(observations) - implied)
     ingest = fit_ingest(observations.take(bound)) if bound.any() else None
     if bound.all() and ingest is not None:
         return BoundedModel(None, ingest, uses)
@@ -105,15 +110,17 @@ def fit_bounded(
     return compute if isinstance(compute, NotEnough) else BoundedModel(compute, ingest, uses)
 
 
-def _refuted(observations: Observations, waited: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which rows (n,) say that workers cannot read as fast as others did without waiting, as many of them or more.
+def _refuted(observations: Observations, waited: NDArray[np.bool_], measured: int) -> NDArray[np.bool_]:
+    """Which rows (n,) say that workers cannot read as fast as others did without waiting, as many of them or more; the first
+    `measured` rows are what was seen, and the others, which are implied, have read nothing.
 
     Storage that is slow for a while, or for one run, is no limit of the family.
     """
     workers = observations.configurations.workers
     rates = observations.throughput / workers
     faster = rates[None, :] > REFUTES * rates[:, None]
-    return np.asarray((faster & ~waited[None, :] & (workers[None, :] >= workers[:, None])).any(axis=1))
+    refutes = ~waited & (np.arange(len(observations)) < measured)
+    return np.asarray((faster & refutes[None, :] & (workers[None, :] >= workers[:, None])).any(axis=1))
 
 
 def fit_ingest(input_bound: Observations) -> Ingest:

@@ -153,6 +153,23 @@ def test_of_an_axis_that_no_size_varied_half_of_the_way_is_still_implied() -> No
     assert 1.05 < gain(widths, ps=2.0) < gain([*widths, step(servers=2)], ps=2.0), "that was the half of it"
 
 
+def test_what_is_implied_refutes_no_limit_of_reading_that_was_measured() -> None:
+    """Two workers waited for input and more did not; no size varied servers, so that more of them are implied: as if a worker had
+    read faster beside these. One worker would read half of what two did, and was taken to be faster than four."""
+    seen = [
+        sample(2, 0.50, 0.37, 0.30, servers=3, cores=6.0, server_cores=3.0, speed=11598.0),
+        sample(4, 0.70, 0.00, 0.55, servers=3, cores=6.0, server_cores=3.0, speed=16480.0),
+        sample(4, 0.64, 0.00, 0.49, servers=3, cores=6.0, server_cores=2.0, speed=15630.0),
+        sample(4, 0.67, 0.00, 0.53, servers=3, cores=6.0, server_cores=4.0, speed=16119.0),
+        sample(3, 0.67, 0.00, 0.54, servers=3, cores=3.0, server_cores=2.0, speed=16912.0),
+    ]
+    model = fit_family(seen, SYNCHRONOUS)
+    assert not isinstance(model, NotEnough)
+    assert isinstance(model.common, ImpliedModel)
+    said = model.of("run").predict(Configurations.of(1, 3, [2.0, 6.0], [2.0, 4.0], BATCH))
+    assert said.throughput == pytest.approx(11598.0 / 2, rel=0.05)
+
+
 def test_a_cold_job_grows_in_all_that_its_members_use_up_at_once() -> None:
     after = grown(job(worker_use=0.9, server_use=0.6))
     assert after.workers == 2 * BEFORE.workers
