@@ -123,6 +123,7 @@ async def write(home: Path, jobs: int, most: int, members: int) -> int:
             last = max(await asyncio.gather(*stored))
         await write_samples(bus, members)
         await write_log(bus, members)
+        await open_log(bus, BARE)
         return last
     finally:
         await bus.close()
@@ -215,19 +216,25 @@ async def write_samples(bus: Bus, members: int) -> None:
         await asyncio.sleep(0.2)
 
 
+async def open_log(bus: Bus, name: str) -> Journal:
+    """Begin a job's log."""
+    journal = Journal(
+        bus, subjects.job_log(name), name, "master-0.1", LogBatch, lambda: time.time_ns() // 10**6
+    )
+    journal.term = 1
+    spec = JobSpec(name=name, program=["python"], data=DataSpec(train="t.csv"))
+    elected = facts.MasterElected(job=name, term=1, holder="master-0.1")
+    await journal.append([elected, facts.JobOpened(job=name, spec=spec, uid="0000000000a1", timeline=1)], {})
+    return journal
+
+
 async def write_log(bus: Bus, members: int) -> None:
     """Write the log of the job that has many members: it trains, each worker has leases."""
-    journal = Journal(
-        bus, subjects.job_log(WIDE), WIDE, "master-0.1", LogBatch, lambda: time.time_ns() // 10**6
-    )
-    journal.term, there = 1, team(members)
+    journal, there = await open_log(bus, WIDE), team(members)
     workers = [each.index for each in there if each.role == "worker"]
-    spec = JobSpec(name=WIDE, program=["python"], data=DataSpec(train="t.csv"))
     owners = [(index, 512 * index, 512 * index + 512) for index in range(SERVERS)]
     desired = [DesiredMember(member=each, host="h0", command=["x"]) for each in there]
     begins = [
-        facts.MasterElected(job=WIDE, term=1, holder="master-0.1"),
-        facts.JobOpened(job=WIDE, spec=spec, uid="0000000000a1", timeline=1),
         facts.MembersDesired(job=WIDE, plan=1, proposal=1, members=desired),
         *(facts.MemberAdmitted(job=WIDE, member=each, host="h0") for each in there),
         facts.RoutingChanged(
