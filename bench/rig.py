@@ -79,11 +79,12 @@ async def open_job(
     job: str,
     *,
     workers: int,
+    servers: int = 0,
     batch_size: int = 100,
     epochs: int = 1,
     leases: LeaseSpec | None = None,
 ) -> None:
-    """Submit a job and plan it by hand: no Brain, no servers."""
+    """Submit a job and plan it by hand: no Brain plans it, and no server comes."""
     spec = JobSpec(
         name=job,
         program=["true"],
@@ -92,7 +93,7 @@ async def open_job(
     )
     facts: list[JobFact] = [
         JobSubmitted(job=job, spec=spec, uid=os.urandom(8).hex()),
-        PlanProposed(job=job, plan=1, workers=workers, servers=0, hosts=["bench"]),
+        PlanProposed(job=job, plan=1, workers=workers, servers=servers, hosts=["bench"]),
     ]
     for fact in facts:
         await bus.append(FACTS, subjects.job_fact(job, fact.kind()), encode(fact))
