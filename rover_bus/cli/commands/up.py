@@ -20,6 +20,7 @@ from rover_bus.cli.entry import INTERRUPTED
 from rover_bus.cli.home import Home, NoStack, StackRecord
 from rover_bus.cli.http_options import is_loopback
 from rover_bus.cli.joining import joined_stack
+from rover_bus.cli.lost_store import tell_lost
 from rover_bus.cli.own_broker import LOOPBACK, OwnBroker
 from rover_bus.cli.stack import BrainPolicy, Here, OtherBroker, RunningStack, check_bind
 from rover_bus.cli.supervisor import ServiceFailed
@@ -127,6 +128,9 @@ def up(  # noqa: PLR0913 - a command's options are its parameters
         _refuse_options_of_stacks(context, home)
         stack = joined_stack(home, Here(host, bind), settings)
     else:
+        if not url and not quiet:
+            for line in tell_lost(home):
+                click.echo(line, err=True)
         stack = RunningStack(
             home,
             broker=OtherBroker(url, secret_file, limit) if url else OwnBroker(sync, limit),

@@ -107,6 +107,7 @@ def test_without_a_backup_a_job_begins_with_the_checkpoint_alone(tmp_path: Path)
     cut = int(newest.name.partition(".")[0].split("-")[2])
     shutil.rmtree(home / "broker" / "store")
     with stack(home, log):
+        assert "with it logs, facts and plans of ads\n" in log.read_text()
         job.finish()
         named = ("--name", "again", "--from-checkpoint", "ads")
         done = job.rover("submit", "job.toml", *named, "--wait", "--json")
