@@ -4,6 +4,7 @@ Asked by objects.py at every Turn; service.py carries the effects out. The rules
 
 - An answer belongs to its RoverJob before anything comes of it, and goes with it.
 - It is a word on the plan that waits, or none: what waits is what the facts of the run say, not what the answer says.
+- What was created before the job was restored from a backup answers a plan that is erased, though another one has its number.
 - One word a plan. A plan that has been answered is answered; the answer whose word it is says so, any other one says whose it is.
 - Where no policy of the cluster pins `by` to the user, a name proves nothing, and every answer is refused. The policy is looked
   at before an answer counts: it must be in force, and have been when the answer was created.
@@ -154,6 +155,9 @@ def _on_run(answer: PlanAnswer, run: FollowedRun, by: str, now_s: float) -> Answ
         return SettleAnswer(answer, "Refused", "AnsweredBefore", said)
     if run.end is not None:
         return SettleAnswer(answer, "Refused", "Ended", f"the job has ended: {run.end.state}")
+    if _made_ms(answer) < run.restored_ms:
+        said = f"the job was restored from a backup since, and the plan {plan} that this answers is erased: create it again"
+        return SettleAnswer(answer, "Refused", "Restored", said)
     last = run.plan
     if last is not None and (last.number, last.state) == (plan, "waits"):
         uid = answer.metadata.uid.replace("-", "")
@@ -181,6 +185,11 @@ def _job_of(answer: PlanAnswer) -> Ref:
 def _is_older(answer: PlanAnswer, object_: RoverJob) -> bool:
     made, of_job = answer.metadata.creation_timestamp, object_.metadata.creation_timestamp
     return made is not None and of_job is not None and made < of_job
+
+
+def _made_ms(answer: PlanAnswer) -> float:
+    made = answer.metadata.creation_timestamp
+    return 1000 * made.timestamp() if made is not None else float("inf")
 
 
 def _age(answer: PlanAnswer) -> tuple[float, Ref]:

@@ -23,6 +23,7 @@ FOLLOWED: tuple[type[JobFact], ...] = (
     facts.JobOpened,
     facts.JobStopRequested,
     facts.JobEnded,
+    facts.JobRestored,
     facts.JobForgotten,
     facts.JobReported,
     facts.JobPauseRequested,
@@ -186,6 +187,7 @@ class FollowedRun:
     failed_checkpoint: str = ""  # why none was stored since the last ready one
     unusable: tuple[str, ...] = ()  # why no checkpoint can be restored: a person is asked
     rules_off: Mapping[str, str] = field(default_factory=dict)
+    restored_ms: int = 0  # its log was put back from a backup, the last time
     end: RunEnd | None = None
     news: tuple[HeardFact, ...] = ()
 
@@ -246,6 +248,8 @@ def _life(run: FollowedRun, heard: HeardFact) -> FollowedRun:
             return replace(run, paused=pause, began_ms=0 if pause.is_asked else run.began_ms)
         case facts.JobResumed():
             return replace(run, paused=None, unusable=())
+        case facts.JobRestored():
+            return replace(run, restored_ms=heard.time_ms)
         case facts.RuleSwitchedOff(rule=rule, why=why):
             return replace(run, rules_off={**run.rules_off, rule: why})
         case facts.RuleSwitchedOn(rule=rule):
