@@ -20,13 +20,12 @@ from typing import Protocol
 
 from rover_bus.events.errors import PermanentError
 from rover_bus.events.identity import Exit
-from rover_bus.events.last_words import read_tail
+from rover_bus.events.last_words import read_tail, said_last
 from rover_bus.node.exits import classify
 
 LOOK_S = 0.2
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.1, 5.0
 HEALTHY_S = 10.0
-LAST_WORDS_BYTES = 2000
 
 
 def service_command(role: str, *arguments: str, python: str = sys.executable) -> list[str]:
@@ -188,13 +187,11 @@ class SupervisedService:
             self._process.wait()
 
     def last_words(self) -> str:
-        """Return the end of its log in one line."""
-        try:
-            text = self.order.log_file.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace")
-        except OSError:
-            text = ""
-        lines = text.strip().splitlines()
-        return lines[-1] if lines else f"its log {self.order.log_file} is empty"
+        """Return what it said last since it was started, in one line."""
+        return (
+            said_last(read_tail(self.order.log_file, begin=self._log_began))
+            or f"its log {self.order.log_file} is empty"
+        )
 
 
 class Supervisor:

@@ -11,26 +11,45 @@ from pathlib import Path
 
 LINES = 50
 BYTES = 4096
+LOOKED_AT_LINES, LOOKED_AT_BYTES = 800, 64 << 10  # for the first line of a fault
 
 
 def read_tail(path: Path, *, begin: int = 0, lines: int = LINES, size_bytes: int = BYTES) -> str:
-    """Return the last lines of a file, at most `lines` and `size_bytes` in UTF-8; "" when it cannot be read.
+    """Return the last words of a file, as `end_of`, at most `size_bytes` in UTF-8; "" when it cannot be read.
 
     begin: the offset at which the process began to write, so that a former one's lines are not taken for its own.
     """
     try:
         with path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
-            first = max(begin, end - size_bytes)
+            first = max(begin, end - max(size_bytes, LOOKED_AT_BYTES))
             file.seek(first)
-            text = file.read(size_bytes).decode(errors="replace").strip()
+            text = file.read(end - first).decode(errors="replace")
     except OSError:
         return ""
-    kept = text.splitlines()[-lines:]
-    while kept and len("\n".join(kept).encode()) > size_bytes:  # what could not be decoded is longer now
+    return end_of(text, lines, size_bytes)
+
+
+def end_of(text: str, lines: int = LINES, size_bytes: int = BYTES) -> str:
+    """Return the last lines of a text, at most `lines` and `size_bytes` in UTF-8.
+
+    What Python's fault handler says first is kept before them: the frames of all threads that follow are often more.
+    """
+    said, fatal = text.strip().splitlines(), _fatal_error(text)
+    kept = _cut(said[-lines:], size_bytes)
+    if not fatal or any(line.strip() == fatal for line in kept):
+        return "\n".join(kept)
+    rest = _cut(said[-lines + 1 :], size_bytes - len(fatal.encode()) - 1)
+    return "\n".join([fatal, *rest])
+
+
+def _cut(lines: list[str], size_bytes: int) -> list[str]:
+    """Leave out what is more than so many bytes, from the front."""
+    kept = list(lines)
+    while kept and len("\n".join(kept).encode()) > size_bytes:
         kept[0] = kept[0][len(kept[0]) // 2 + 1 :]
         kept = kept if kept[0] else kept[1:]
-    return "\n".join(kept)
+    return kept
 
 
 def last_line(text: str) -> str:
@@ -39,9 +58,15 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
+def said_last(text: str) -> str:
+    """Return what a process that ended said of it: its fault, or the last line that says something."""
+    return _fatal_error(text) or last_line(text)
+
+
 def _fatal_error(text: str) -> str:
     """Return what Python's fault handler says first; its last lines are the outermost frames."""
-    return next((line.strip() for line in text.splitlines() if line.startswith("Fatal Python error")), "")
+    found = [line.strip() for line in text.splitlines() if line.startswith("Fatal Python error")]
+    return found[-1] if found else ""
 
 
 def name_signal(number: int) -> str:
@@ -55,5 +80,5 @@ def name_signal(number: int) -> str:
 def describe_ending(status: int | None, number: int | None, text: str = "") -> str:
     """Return how a process ended, in one line: `SIGBUS`, or `status 3`, and the last line that it wrote."""
     how = name_signal(number) if number is not None else f"status {status}" if status is not None else ""
-    said = _fatal_error(text) or last_line(text)
+    said = said_last(text)
     return f"{how}: {said}" if how and said else how or said

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from rover_bus.events import traces
 from rover_bus.events.errors import RoverError, TemporaryError
 from rover_bus.events.identity import IN_ORDER, Exit, Resources
-from rover_bus.events.last_words import BYTES, LINES
+from rover_bus.events.last_words import LOOKED_AT_BYTES, LOOKED_AT_LINES, end_of
 from rover_bus.events.logs import get_logger
 from rover_bus.events.traces import Context
 from rover_bus.kube.api import STRATEGIC, ApiRefused
@@ -302,10 +302,10 @@ class HeldPod:
     async def _last_words(self, ref: Ref) -> str:
         try:
             async with asyncio.timeout(LAST_WORDS_S):
-                text = await self._api.log_tail(ref, MAIN, LINES, BYTES)
+                text = await self._api.log_tail(ref, MAIN, LOOKED_AT_LINES, LOOKED_AT_BYTES)
         except (RoverError, TimeoutError):
             return ""
-        return text.strip().encode()[-BYTES:].decode(errors="ignore")
+        return end_of(text)
 
 
 def _leaves_already(pod: Pod) -> bool:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rover_bus.events.last_words import BYTES, describe_ending, last_line
+from rover_bus.events.last_words import LOOKED_AT_BYTES, describe_ending, said_last
 from rover_bus.events.logs import get_logger
 from rover_bus.events.programs import OWN_PYTHON, STARTS, TRY_S, ProgramReply, ProgramRequest
 from rover_bus.node.port import Answer
@@ -225,7 +225,7 @@ def import_client(
     ):  # from outside, or its own alarm
         return _unknown(path, f"the trial was ended by {signal.Signals(-child.returncode).name}")
     status, number = (child.returncode, None) if child.returncode > 0 else (None, -child.returncode)
-    return _refused(path, last_line(written) or describe_ending(status, number))
+    return _refused(path, said_last(written) or describe_ending(status, number))
 
 
 def _listen(child: subprocess.Popen[bytes]) -> tuple[str, bool]:
@@ -241,7 +241,7 @@ def _listen(child: subprocess.Popen[bytes]) -> tuple[str, bool]:
             ready = {fd for fd, _ in watch.poll(left_s * 1000)}
             if pipe in ready:
                 more = _read(pipe)
-                written = (written + more)[-BYTES:]
+                written = (written + more)[-LOOKED_AT_BYTES:]
                 if not more:
                     watch.unregister(pipe)
             elif ending in ready:  # all that it wrote is read
