@@ -16,6 +16,7 @@ from rover_bus.events.facts import Size
 from rover_bus.events.job import RoleSpec
 
 MOST_WORKERS, MOST_SERVERS = 256, 16
+AS_FAST = 0.97  # of the present throughput: a smaller size that had so much is no loss
 SERVERS_BUSY = 0.5  # of a core: below this a server holds no worker back,
 MOST_IN_BURSTS = 4.0  # times the cores that a member uses on average, where its bursts were not measured
 ABOVE_BURSTS = 1.1  # times the cores of its bursts, where they were
@@ -41,21 +42,38 @@ def space_of(job: KnownJob, family_varied: bool = False, start: Size | None = No
 
 
 def no_less(space: PlanSpace, job: KnownJob) -> PlanSpace:
-    """The part of a space that takes nothing from a job but idle cores: what less of the rest would cost is not known while little
-    was varied. What is busy a fourth of its time on average may be busy all of it in bursts.
+    """The part of a space that takes nothing from a job but idle cores, and what a smaller size was measured to do without: what
+    less of the rest would cost is not known while little was varied. What is busy a fourth of its time on average may be busy all
+    of it in bursts.
     """
     assert job.held is not None
     held = job.charge(job.held)
-    least = [
-        min(cores, busy_cores(job, role, cores))
-        for role, cores in (("worker", held.worker_cores), ("ps", held.server_cores))
-    ]
+    known = [held, *(job.charge(size) for size in _as_fast_with_less(job))]
+    workers, servers = min(each.workers for each in known), min(each.servers for each in known)
+    worker_cores = min(busy_cores(job, "worker", held.worker_cores), *(each.worker_cores for each in known))
+    server_cores = min(busy_cores(job, "ps", held.server_cores), *(each.server_cores for each in known))
     return PlanSpace(
-        tuple(count for count in space.workers if count >= held.workers) or (held.workers,),
-        tuple(count for count in space.servers if count >= held.servers) or (held.servers,),
-        tuple(cores for cores in space.worker_cores if cores >= least[0]) or (held.worker_cores,),
-        tuple(cores for cores in space.server_cores if cores >= least[1]) or (held.server_cores,),
+        tuple(count for count in space.workers if count >= workers) or (held.workers,),
+        tuple(count for count in space.servers if count >= servers) or (held.servers,),
+        tuple(cores for cores in space.worker_cores if cores >= worker_cores) or (held.worker_cores,),
+        tuple(cores for cores in space.server_cores if cores >= server_cores) or (held.server_cores,),
     )
+
+
+def _as_fast_with_less(job: KnownJob) -> list[Size]:
+    """The sizes that a job had before which are part of what it holds, and were as fast."""
+    held = job.held
+    assert held is not None
+    present = next((row.mean for row in job.tried if row.size.shape == held.shape), 0.0)
+    if not present:
+        return []
+    return [
+        row.size
+        for row in job.tried
+        if row.mean >= AS_FAST * present
+        and row.size.workers
+        and all(part <= whole for part, whole in zip(row.size.shape, held.shape, strict=True))
+    ]
 
 
 def busy_cores(job: KnownJob, role: str, given: float) -> float:

@@ -203,6 +203,24 @@ def test_while_little_is_known_no_plan_takes_more_than_idle_cores() -> None:
     assert no_less(space, known).server_cores == (1.0, 2.0), "a tenth of the time with all of one"
 
 
+def test_a_smaller_size_that_was_as_fast_may_be_gone_back_to_while_little_is_known() -> None:
+    """Workers were doubled on trial, a straggler was replaced meanwhile, and no verdict was spoken on the trial: the job kept twice
+    the members for hours, which were slower."""
+    space = PlanSpace((1, 2, 4, 8), (1, 2), (0.5, 1.0, 2.0), (1.0,))
+    known = job(worker_use=0.9)
+    known.cores_used = {"worker": 0.9, "ps": 0.9}
+    known.held = BEFORE.replace(workers=4, servers=2, worker_cores=2.0)
+    assert no_less(space, known) == PlanSpace((4, 8), (2,), (2.0,), (1.0,)), (
+        "of the present size nothing was measured"
+    )
+    known.tried = [*known.tried, TriedSize(known.held, weight=2.0, mean=1900.0)]
+    assert no_less(space, known) == PlanSpace((2, 4, 8), (1, 2), (1.0, 2.0), (1.0,))
+    known.tried[-1].mean = 2500.0
+    assert no_less(space, known).workers == (4, 8), "it was slower"
+    known.tried[-1].mean, known.tried[0].size = 1900.0, BEFORE.replace(worker_cores=4.0)
+    assert no_less(space, known).workers == (4, 8), "it had more of something"
+
+
 def test_idle_cores_are_halved_no_further_than_bursts_use() -> None:
     known = job(worker_use=0.1)
     known.cores_bind, known.cores_used = True, {"worker": 0.1}
