@@ -47,14 +47,16 @@ def check_whole(path: Path) -> None:
         )
 
 
-def write_secret(path: Path, text: str, *, first: bool = False) -> None:
-    """Write a file for its owner alone; `first`: unless another process was first."""
+def write_secret(path: Path, text: str, *, first: bool = False, owner: int = -1) -> None:
+    """Write a file for its owner alone; `first`: unless another process was first. `owner`: another user, whose it shall be."""
     for directory in (path.parent.parent, path.parent):
         directory.mkdir(mode=0o700, exist_ok=True)
     descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".fresh-")  # mode 0600
     try:
         with open(descriptor, "w") as file:
             file.write(text)
+            if owner >= 0:
+                os.fchown(file.fileno(), owner, owner)
         if not first:
             os.replace(fresh, path)
         else:

@@ -161,6 +161,13 @@ class Home:
         except OSError as error:
             raise InputError(f"{self.root} cannot be the state directory: {error.strerror}") from None
 
+    def let_pass(self) -> None:
+        """Let users of members pass to what is theirs below node/ and checkpoints/; the rest is closed to them."""
+        self.root.chmod(0o711)
+        for closed in (self.broker, self.services, self.index_cache, self.root / "jobs"):
+            closed.mkdir(mode=0o700, exist_ok=True)
+            closed.chmod(0o700)
+
     def hold(self, what: str = A_STACK) -> int:
         """Take the directory for this process; return the lock's descriptor. `what`: what it does here, as others are told.
 

@@ -21,7 +21,7 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.nats_jetstream import bucket_stream
 from rover_bus.events.positions import FollowerPosition, of_all, report
 from rover_bus.events.streams import TENANTS
-from rover_bus.node.local.layout import StateDirectory
+from rover_bus.node.local.layout import OWN, StateDirectory
 from rover_bus.node.turns import insist
 
 log = get_logger("rover.node")
@@ -67,5 +67,6 @@ def _renew(vault: Vault, host: str, home: StateDirectory) -> int:
     for directory, order in living:
         member = order.desired.member
         text = vault.member_credentials(member.role, order.job, order.uid, str(member), host)
-        write_secret(directory.path / credentials.RENEWED, text)
+        owner = directory.path.stat().st_gid if (directory.path / OWN).is_dir() else -1
+        write_secret(directory.path / credentials.RENEWED, text, owner=owner)
     return len(living)

@@ -39,7 +39,7 @@ from rover_bus.cli.tended_broker import RenewedCertificate
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied, InputError, PermanentError, RoverError
 from rover_bus.events.subjects import name as check_name
-from rover_bus.events.written_settings import PREFIX, choose
+from rover_bus.events.written_settings import PREFIX, Chosen, choose, of_processes
 
 START_TIMEOUT_S = (
     90.0  # a daemon waits until the one before it has left; a service that fails says so at once
@@ -125,7 +125,8 @@ class RunningStack:
         parse_quotas(
             brain.quotas if brain else ()
         )  # services read them and the settings again: what is wrong
-        choose(settings, os.environ)  # with them is said before anything starts
+        chosen = choose(settings, os.environ)  # with them is said before anything starts
+        self._members_have_users = _check_users(chosen, self.home)
         self._settings = tuple(settings)
         self._page = OwnPage(self.home, check_bind(here.page)) if here.page else None
         self._vault: Vault | None = None
@@ -146,6 +147,8 @@ class RunningStack:
         """Start everything; return when the host is registered. Raises RoverError, and then nothing of it runs."""
         check_open_files("a stack")
         self.home.create()
+        if self._members_have_users:
+            self.home.let_pass()
         try:
             self._lock = self.home.hold()
         except OSError as error:
@@ -380,6 +383,17 @@ class RunningStack:
             descriptors,
         )
         return SupervisedService(order, _complain, self._endings.note)
+
+
+def _check_users(chosen: Chosen, home: Home) -> bool:
+    """Say whether each job's members are to be a user of their own. Raises InputError where they cannot be."""
+    hosts = of_processes(chosen).hosts
+    if not hosts.first_member_uid:
+        return False
+    from rover_bus.node.users import check_can_be_given
+
+    check_can_be_given(hosts, home.root)
+    return True
 
 
 def _complain(text: object) -> None:

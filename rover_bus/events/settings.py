@@ -42,6 +42,15 @@ class HostSettings(Checked, frozen=True, kw_only=True):
     orphan_after_s: Annotated[
         float, between(1, 3600, "members whose daemon is gone drain after it; a daemon restarts in seconds")
     ] = 30.0
+    first_member_uid: Annotated[
+        int,
+        between(
+            0, (1 << 32) - 4, "above 0 each run of a job is a user of its own, from this uid on; needs root"
+        ),
+    ] = 0
+    member_uids: Annotated[
+        int, between(2, 1 << 24, "so many uids: runs whose members or files are on one host, and one more")
+    ] = 65_536
     slow_memory_s: Annotated[
         float,
         between(10, 7 * 86_400, "what members showed of a slow host halves in it; then it is used again"),

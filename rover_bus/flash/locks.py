@@ -57,10 +57,18 @@ def open_locked(path: Path, *, exclusive: bool) -> int | None:
     so try again.
     """
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        _give_to_owner_of(path.parent, fd)
         if not (lock_exclusive(fd) if exclusive else lock_shared(fd)):
             os.close(fd)
             return None
         if os.fstat(fd).st_nlink:
             return fd
         os.close(fd)
+
+
+def _give_to_owner_of(folder: Path, fd: int) -> None:
+    """A lock that root made in the folder of another user is that user's, who has to open it too."""
+    made, owner = os.fstat(fd), os.stat(folder)
+    if os.geteuid() == 0 and made.st_uid == 0 != owner.st_uid and (made.st_nlink, made.st_size) == (1, 0):
+        os.fchown(fd, owner.st_uid, owner.st_gid)

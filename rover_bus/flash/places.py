@@ -21,11 +21,11 @@ import xxhash
 
 from rover_bus.events.errors import AccessDenied, InputError
 from rover_bus.events.units import number_in
+from rover_bus.flash.acting import ROOT, acting_user
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 JOB_LOCK = "job.lock"
 OTHERS_MAY_WRITE = 0o022
-ROOT = 0
 COPIES, PARITY = "-copies", "-parity"  # after a job's name: what is held for other hosts
 
 
@@ -97,7 +97,7 @@ def check_ours(directory: Path) -> None:
     problem = ""
     if not stat.S_ISDIR(found.st_mode):
         problem = "is no directory"
-    elif found.st_uid not in (os.geteuid(), ROOT):
+    elif found.st_uid not in (os.geteuid(), ROOT, acting_user()):
         problem = f"belongs to user {found.st_uid}, not to {os.geteuid()}"
     elif found.st_mode & OTHERS_MAY_WRITE:
         problem = f"can be written by other users (mode {stat.S_IMODE(found.st_mode):o})"

@@ -25,6 +25,9 @@ from rover_bus.flash.packing import fold
 from rover_bus.flash.places import numbered
 from rover_bus.flash.seal import SEAL_ROOM_BYTES, Head, Seal, is_folded, mark_folded, read_head, read_seal
 
+# What a job put in the place of a slot is neither followed nor waited for.
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
 
 class StagedCut:
     """One cut of one part in memory. Its slot is not overwritten while this object, or an array of it, lives, unless it was
@@ -83,7 +86,7 @@ def open_staged(path: Path, *, writable: bool = False) -> StagedCut | None:
     Raises NewerCheckpoint and BrokenCheckpoint.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, READ)
     except FileNotFoundError:
         return None
     staged = None
@@ -153,9 +156,13 @@ def find_staged(directory: Path, part: str, problems: list[str] | None = None) -
     found = []
     for number, path in numbered(directory, part, "slot"):
         try:
-            with open(path, "rb") as file:
+            with open(os.open(path, READ), "rb") as file:
                 seal = read_slot_seal(path, file.read(SEAL_ROOM_BYTES))
         except FileNotFoundError:
+            continue
+        except OSError as error:
+            if problems is not None:
+                problems.append(f"{path}: {error.strerror}")
             continue
         except NewerCheckpoint:
             raise

@@ -8,6 +8,7 @@ that is gone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Collection
@@ -42,6 +43,11 @@ def sweep_job(directory: Path, *, even_if_staged: bool) -> bool:
         lock = locks.open_locked(directory / places.JOB_LOCK, exclusive=True)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR):
+            raise
+        shutil.rmtree(directory)  # what its job put in the place of the lock holds nothing
+        return True
     if lock is None:
         return False
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rover_bus.events import credentials
 from rover_bus.events.bus import Bus
-from rover_bus.events.errors import BusError, Refused
+from rover_bus.events.errors import BusError, InputError, Refused
 from rover_bus.events.logs import get_logger
 from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.events.subjects import name
@@ -34,6 +34,7 @@ from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
 from rover_bus.node.presence import Presence
 from rover_bus.node.spans import traced
 from rover_bus.node.storage.persister import Places
+from rover_bus.node.users import MemberUsers, check_can_be_given, read_range
 from rover_bus.ps.shared_secret import Secret
 
 Connect = Callable[[], Awaitable[Bus]]
@@ -116,28 +117,49 @@ def _identify(host: str, home: layout.StateDirectory, options: Options) -> Host:
 def _put_together(bus: Bus, me: Host, home: layout.StateDirectory, options: Options) -> Daemon:
     """Give a daemon its name on the bus, its platform and its places."""
     machine = read_machine()
+    shm = host_root(home.root)
+    storage = Path(options.storage) if options.storage else home.root / "checkpoints"
+    users = _users(options, home.root, shm, storage)
     settings = MemberSettings(
-        environment=_shared(me.name, home.root, options),
+        environment=_shared(me.name, home.root, options)
+        | ({} if users is None else {"ROVER_STAGING": str(shm)}),
         allowed=machine.cpus,
         commands=options.commands,
         orphan_s=options.settings.hosts.orphan_after_s,
         oom_path=str(out_of_memory_counter(machine.cgroup) or "/proc/vmstat"),
+        users=users,
     )
     if "master" not in options.commands.roles:
         log.info("no masters run on this host: the daemon was given no command for them", host=me.name)
     places = Places(
-        shm=host_root(home.root),
-        storage=Path(options.storage) if options.storage else home.root / "checkpoints",
+        shm=shm,
+        storage=storage,
         secret=options.parts_secret or credentials.of_process({}, options.secret_file).encode(),
         bind=options.bind,
         domain=options.domain,
         patient=options.settings.storage,
+        users=users,
     )
     presence = Presence(
         bus, me.name, me.daemon, f"{layout.boot_id()}:{home.root}", me.settings.hosts.presence_s
     )
     me, platform = traced(me, partial(LocalPlatform, home, machine, settings))
     return Daemon(bus, me, presence, platform, places)
+
+
+def _users(options: Options, state: Path, shm: Path, storage: Path) -> MemberUsers | None:
+    """Return the users of runs, None where members run as this process does. Raises InputError where they cannot be had."""
+    uids = read_range(options.settings.hosts)
+    if not uids:
+        return None
+    check_can_be_given(options.settings.hosts, state)
+    if options.secret_file:
+        raise InputError(
+            "hosts.first_member_uid is set, and members of this broker all show one secret, which no user can be kept from: "
+            "use a broker of the stack's own, or set it to 0"
+        )
+    os.setgroups([])  # what root's groups may read is nothing that a job's link shall lead to
+    return MemberUsers(uids, state, shm, storage)
 
 
 async def _hold(home: layout.StateDirectory, patience_s: float) -> int:

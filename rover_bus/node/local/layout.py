@@ -9,6 +9,7 @@
         exit        how it ended, written by the shim after the last process of the group is gone
         reported    the fact about the exit is stored on the bus
         loaded      what a worker had loaded when it joined, written by it (client/loaded.py)
+        own/        where each job has a user of its own: what that user may write, `loaded` too
     logs/<job>.<uid>/<member>.<incarnation>.log      standard output and error
     spares/<name>/                          a spare, `ready` once it is; a link to its member's directory once it is one
     parts/<job>/                            parts of its model, written by its servers at the end
@@ -36,6 +37,7 @@ from rover_bus.node.local import locks, proctree
 
 MAX_RECORD_BYTES = 4 << 20
 LOGS_A_MEMBER = 20
+OWN = "own"
 
 T = TypeVar("T")
 
@@ -123,6 +125,12 @@ class IncarnationDirectory:
         fresh = self.path / f"{record}.next"
         fresh.write_bytes(body)
         fresh.rename(self.path / record)
+
+    @property
+    def written_by_member(self) -> Path:
+        """Where its member may write."""
+        own = self.path / OWN
+        return own if own.is_dir() else self.path
 
     def is_alive(self) -> bool:
         """Say whether its shim lives. The lock answers, so a pid that was given out again cannot deceive."""

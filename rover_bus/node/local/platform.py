@@ -34,7 +34,7 @@ class LocalPlatform:
         self._groups = CoreGroups.below(machine.cgroup, directory.root)
         self._processes = Processes(directory, settings, self._groups, observe)
         self._capacity, self._tried = machine.capacity, False
-        self._trials = Trials(settings.python, self._processes.environment_of_program)
+        self._trials = Trials(settings.python, self._processes.environment_of_program, settings.users)
         self._sampler = MachineSampler(machine)
         self._peaks = Peaks[tuple[str, Member]]()
         self._following: asyncio.Task[None] | None = None

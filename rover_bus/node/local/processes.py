@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rover_bus.events import traces
+from rover_bus.events.errors import RoverError
 from rover_bus.events.identity import IN_ORDER, Exit, Member, Resources
 from rover_bus.events.last_words import read_tail
 from rover_bus.events.logs import get_logger
@@ -31,6 +32,7 @@ from rover_bus.node.local.spawning import (
     ShimOrder,
     environment_of,
     limits_of,
+    make_own_place,
     own_python,
     spawn_shim,
     write_order,
@@ -48,6 +50,7 @@ from rover_bus.node.port import (
     Spawned,
     StartOrder,
 )
+from rover_bus.node.users import hand_over, keep_for, open_to
 
 SWEEP_AGAIN_S = 0.02
 LOADED_FIRST_S, LOADED_MOST_S = 0.5, 10.0  # between looks at what a worker says that it had loaded
@@ -124,11 +127,8 @@ class Processes:
         try:
             held.pid, held.report = self._spawn(held, order.credential)
             held.pidfd = os.pidfd_open(held.pid)
-        except OSError as error:
-            self._end(
-                held,
-                layout.ExitRecord(reason="never_started", detail=f"{error.filename or ''} {error.strerror}"),
-            )
+        except (OSError, RoverError) as error:
+            self._end(held, layout.ExitRecord(reason="never_started", detail=_why(error)))
             return
         self._loop.add_reader(held.report, self._on_report, held)
         self._loop.add_reader(held.pidfd, self._on_shim_gone, held)
@@ -151,6 +151,9 @@ class Processes:
         incarnation, directory = held.incarnation, held.directory
         directory.remove()
         directory.path.mkdir(parents=True)
+        user = self._settings.user_of(incarnation)
+        if user:
+            self._give_places(incarnation, user)
         order = ShimOrder(
             directory=directory.path,
             log=self._open_log(incarnation),
@@ -159,17 +162,28 @@ class Processes:
             entrance=self._groups.entrance(held.group, incarnation.desired.resources.cores),
             environment=self.environment(incarnation, credential)
             | (
-                {"ROVER_LOADED_FILE": str(directory.path / LOADED)}
+                {"ROVER_LOADED_FILE": str(directory.written_by_member / LOADED)}
                 if self._warm.could_be(incarnation)
                 else {}
             ),
+            user=user,
         )
         self._write_order(held)
         return spawn_shim(order, self._settings, self._layout.daemon_lock)
 
+    def _give_places(self, incarnation: Incarnation, user: int) -> None:
+        """Make what the user of a run passes through, and what it owns."""
+        directory = self._directory(incarnation).path
+        open_to(directory.parent, user)
+        make_own_place(directory, user)
+        if incarnation.member.role == "ps":
+            hand_over(layout.parts_directory(self._layout.root, incarnation.job), user)
+
     def _open_log(self, incarnation: Incarnation) -> Path:
         log = self._layout.log(incarnation.job, incarnation.uid, incarnation.member)
         log.parent.mkdir(parents=True, exist_ok=True)
+        if user := self._settings.user_of(incarnation):
+            keep_for(log.parent, user)
         self._layout.prune_logs(incarnation.job, incarnation.uid, incarnation.member.name)
         return log
 
@@ -391,6 +405,10 @@ class Processes:
             self._loop.remove_reader(held.report)
             os.close(held.report)
             held.report = -1
+
+
+def _why(error: OSError | RoverError) -> str:
+    return f"{error.filename or ''} {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
 def _age_s(started_ticks: int) -> float:

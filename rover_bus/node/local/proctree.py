@@ -16,7 +16,7 @@ MARK = "ROVER_MEMBER_DIR"  # in the environment of all that a member began: the 
 def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
     """Return a small file's bytes, empty when it or its process is gone."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a member's pipe is not waited for
     except OSError:
         return b""
     try:

@@ -1,8 +1,9 @@
 """The small process above every member: it owns the group, watches its memory, and writes down how it ended (protocol P23).
 
-    python -I -S -c "... main()" dir=D alive=FD report=FD lock=PATH group=PATH cwd=D grace=S orphan=S oom=PATH -- command ...
+    python -I -S -c "... main()" dir=D alive=FD report=FD lock=PATH group=PATH cwd=D grace=S orphan=S oom=PATH ... -- command
 
-Spawned by processes.py with the member's environment and log file, it survives its daemon. It writes `started` before the
+Spawned by processes.py with the member's environment and log file (and `user=UID reads=PATHS` where the member is to be
+another user), it survives its daemon. It writes `started` before the
 member's exec and `exit` after the last of the group is gone (files of layout.py, renamed into place). It is commanded by
 signals: SIGTERM drains, SIGUSR1 drains in a hurry, SIGHUP reads `limits` again. It sleeps in
 sigtimedwait and wakes once a second for the lock of the daemon, more often only when memory comes close to its limit. It is
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # signal.py wraps these in enums: 5 ms and 0.9 MB of every member
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 # What exec would pass on as ignored: Python ignores the last two, a shell's background job the first two.
 UNIGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
 SIGNALS = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1})
@@ -61,6 +62,18 @@ def next_look_s(used: int, limit: int) -> float:
     return min(max((limit - used) / GROWTH_BYTES_PER_S, WATCH_MIN_S), WATCH_MAX_S)
 
 
+def first_closed(path: str) -> str:
+    """Return the topmost directory above a path that this user cannot pass through, or the path itself."""
+    real = os.path.realpath(path)
+    for above in (path, real):
+        names = above.split("/")
+        for end in range(2, len(names)):
+            folder = "/".join(names[:end])
+            if os.path.isdir(folder) and not os.access(folder, os.X_OK):
+                return folder
+    return path
+
+
 def write_record(path: str, **fields: object) -> None:
     """Write flat JSON and rename it into place: readers see all of it or nothing. Imports no json: that costs 6 ms."""
     parts = [f'"{name}": {_quote(value)}' for name, value in fields.items()]
@@ -88,6 +101,8 @@ class Shim:
         self.command = command
         self.cwd = options.get("cwd", "")
         self.entrance = options.get("group", "")  # of the control group that binds its cores
+        self.user = int(options.get("user", "0"))  # that the member becomes; 0: none other
+        self.reads = options.get("reads", "").split("\n")  # what it has to reach then
         self.report = int(options["report"])
         self.grace_s = float(options["grace"])
         self.orphan_s = float(options["orphan"])  # 0: never ends its group for want of a daemon
@@ -146,13 +161,16 @@ class Shim:
         """In the child: own session, death with the shim, cores; exec only after the shim wrote down our pid."""
         try:
             os.setsid()
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != shim or os.read(gate, 1) != b"1":
-                os._exit(127)  # the shim died before it could write: no record names us
             if self.cpus:
                 os.sched_setaffinity(0, self.cpus)
             if self.entrance:
                 attempt(self.enter_group)
+            if self.user:
+                self.become_user()
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
+            if os.getppid() != shim or os.read(gate, 1) != b"1":
+                os._exit(127)  # the shim died before it could write: no record names us
+            self.look_at_what_it_reads()
             if self.cwd:
                 os.chdir(self.cwd)
             for number in UNIGNORED:
@@ -160,10 +178,39 @@ class Shim:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             os.execvp(self.command[0], self.command)
         except OSError as error:
-            where = self.cwd if self.cwd and not os.path.isdir(self.cwd) else self.command[0]
-            os.write(failed, f"{where}: {error.strerror}".encode())
+            self.say_failure(failed, error)
         finally:
             os._exit(127)
+
+    def say_failure(self, failed: int, error: OSError) -> None:
+        """Name what could not be reached or run, and, where another user is why, what to do."""
+        where = self.cwd if self.cwd and not os.path.isdir(self.cwd) else self.command[0]
+        why = f"{where}: {error.strerror}"
+        if self.user and isinstance(error, PermissionError):
+            blocked = first_closed(str(error.filename or where))
+            why = (
+                f"{error.filename or where}: user {self.user}, which this job runs as (hosts.first_member_uid), cannot use "
+                f"{blocked}: `chmod o+rx {blocked}`, or keep programs and interpreters elsewhere, for example in /opt"
+            )
+        os.write(failed, why.encode())
+
+    def become_user(self) -> None:
+        """Give up root for good, and every way back that a setuid program would be."""
+        os.setgroups([])
+        os.setresgid(self.user, self.user, self.user)
+        os.setresuid(self.user, self.user, self.user)
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+    def look_at_what_it_reads(self) -> None:
+        """Raise PermissionError for a file that is there, and closed to the member's user."""
+        for path in self.reads if self.user else ():
+            try:
+                if path:
+                    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            except PermissionError:
+                raise
+            except OSError:
+                continue
 
     def enter_group(self) -> None:
         with open(self.entrance, "w") as procs:

@@ -18,7 +18,9 @@ from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.subjects import split_job
 from rover_bus.node.affinity import threads
 from rover_bus.node.local import layout, locks, proctree
+from rover_bus.node.local.trials import PYTHON, read_invocation
 from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
+from rover_bus.node.users import MemberUsers, give, give_file, open_to
 
 ROOT = str(Path(__file__).resolve().parents[3])
 BOOT = f"import sys; sys.path.append({ROOT!r}); from rover_bus.node.local.shim import main; main()"
@@ -35,6 +37,11 @@ class MemberSettings:
     oom_path: str = "/proc/vmstat"
     python: str = sys.executable  # of shims, and what `python` means as the first word of a program
     commands: RoleCommands = NO_MASTERS
+    users: MemberUsers | None = None  # None: members run as the daemon does
+
+    def user_of(self, incarnation: Incarnation) -> int:
+        """Return whom a member becomes; 0: no other user. Raises NoFreeUser."""
+        return self.users.of(incarnation.uid or incarnation.job) if self.users is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class ShimOrder:
     entrance: str = ""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     stdin: int | None = None
+    user: int = 0  # whom the member becomes; 0: no other
 
 
 def spawn_shim(order: ShimOrder, settings: MemberSettings, daemon_lock: Path) -> tuple[int, int]:
@@ -76,6 +84,12 @@ def _posix_spawn(
     command += [f"dir={order.directory}", f"alive={lock}", f"report={reported}", f"lock={daemon_lock}"]
     command += [f"group={order.entrance}", f"cwd={order.desired.directory}"]
     command += [f"grace={order.desired.grace_s}", f"orphan={settings.orphan_s}", f"oom={settings.oom_path}"]
+    if order.user:
+        command += [
+            f"user={order.user}",
+            "reads=" + "\n".join(read_by(order.command, order.desired.directory)),
+        ]
+        give_file(order.log, order.user)
     nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     return os.posix_spawn(
         command[0],
@@ -90,6 +104,31 @@ def _posix_spawn(
         setsigmask=SHIM_SIGNALS,  # a word that comes before the shim can listen waits
         setsigdef=[*SHIM_SIGNALS, signal.SIGPIPE],
     )
+
+
+def read_by(command: list[str], directory: str) -> list[str]:
+    """Return the files without which a member cannot begin: its script, and our package for its interpreter."""
+    executable, *words = command
+    if not PYTHON.fullmatch(os.path.basename(executable)):
+        return []
+    run = read_invocation(words)
+    ours = [f"{ROOT}/rover_bus/__init__.py"] if executable == sys.executable else []
+    return ours + ([os.path.join(directory, run.first)] if run.kind == "script" else [])
+
+
+def make_own_place(directory: Path, user: int) -> None:
+    """Make the directory of a member passable for its user, with a place of its own; the rest stays root's.
+
+    What root writes there must lead nowhere else.
+    """
+    open_to(directory, user)
+    give(directory / layout.OWN, user)
+
+
+def home_of(directory: Path) -> dict[str, str]:
+    """Return what the environment of a member says that has a place of its own."""
+    own = directory / layout.OWN
+    return {"HOME": str(own)} if own.is_dir() else {}
 
 
 def own_python(settings: MemberSettings, command: list[str]) -> list[str]:
@@ -107,6 +146,7 @@ def environment_of(
     tenant, job = split_job(incarnation.job)
     return {
         **settings.environment,
+        **home_of(directory),
         **threads(desired.resources.cores, member.role),
         **desired.environment,
         "ROVER_JOB": job,

@@ -20,13 +20,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 from rover_bus.events.last_words import LOOKED_AT_BYTES, describe_ending, said_last
 from rover_bus.events.logs import get_logger
 from rover_bus.events.programs import OWN_PYTHON, STARTS, TRY_S, ProgramReply, ProgramRequest
+from rover_bus.flash.acting import acting_as
 from rover_bus.node.port import Answer
+from rover_bus.node.users import MemberUsers, end_all_of
 
 AT_ONCE = 4  # trials that run at a time on a host
 GIVE_UP_S = TRY_S + 5.0  # on a thread that a dead file system holds
@@ -100,10 +102,10 @@ def prepare(request: ProgramRequest, environment: Environment, python: str) -> l
     """
     directory = request.directory
     if directory and not os.path.isdir(directory):
-        return _refused(directory, "no such directory")
+        return _refused(directory, _closed(directory) or "no such directory")
     for path in request.reads:
         if not os.path.exists(path):
-            return _refused(path, "no such file, and workers read it")
+            return _refused(path, _closed(path) or "no such file, and workers read it")
     if not request.program:
         return _refused("program", "it is empty")
     first, *rest = request.program
@@ -131,11 +133,22 @@ def _find_executable(first: str, directory: str, environment: Environment) -> tu
     if "/" in first:
         path = os.path.join(directory, first)
         if not os.path.exists(path):
-            return path, "no such file"
+            return path, _closed(path) or "no such file"
         return path, "" if shutil.which(path) else "it cannot be executed"
     places = environment.get("PATH", os.defpath).split(os.pathsep)
     found = shutil.which(first, path=os.pathsep.join(os.path.join(directory, place) for place in places))
     return (found, "") if found else (first, "no such program on the PATH of this host")
+
+
+def _closed(path: str) -> str:
+    """Say that the user of members has no way to a file; "" where it has one, as far as the file is there."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        return "the user that members run as cannot reach it: `chmod o+x` the directories above, or keep it elsewhere"
+    except OSError:
+        pass
+    return ""
 
 
 def _unreadable(script: str) -> str:
@@ -191,9 +204,9 @@ def _kill_group(pid: int) -> None:
 
 
 def import_client(
-    command: list[str], directory: str, environment: Environment, children: Children
+    command: list[str], directory: str, environment: Environment, children: Children, user: int | None = None
 ) -> ProgramReply:
-    """Run the command that imports our client, for TRY_S at most."""
+    """Run the command that imports our client, for TRY_S at most. `user`: as which; None: as this process."""
     path = command[0]
     try:
         child = subprocess.Popen(
@@ -204,6 +217,9 @@ def import_client(
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
         )
     except OSError as error:
         answer = _unknown if error.errno in OF_THE_MOMENT else _refused
@@ -266,9 +282,16 @@ class Trials:
     That an interpreter has our client is remembered, as long as nothing else is asked for by `anew`; files are looked at each time.
     """
 
-    def __init__(self, python: str, environment: Callable[[ProgramRequest], Environment]) -> None:
-        """`environment`: the one that a member with such a program gets."""
+    def __init__(
+        self,
+        python: str,
+        environment: Callable[[ProgramRequest], Environment],
+        users: MemberUsers | None = None,
+    ) -> None:
+        """`environment`: the one that a member with such a program gets. `users`: where members are not the daemon's user."""
         self._python, self._environment = python, environment
+        self._user = users.of_trials if users is not None else None
+        self._at_once = AT_ONCE if users is None else 1  # they are one user
         self._loop = asyncio.get_running_loop()
         self._children = Children()
         self._remembered: set[tuple[object, ...]] = set()
@@ -295,7 +318,7 @@ class Trials:
         self._children.close()
 
     def _begin(self) -> None:
-        while self._waiting and len(self._running) < AT_ONCE:
+        while self._waiting and len(self._running) < self._at_once:
             waiting = self._waiting.popleft()
             late = _unknown("", f"no answer within {GIVE_UP_S:.0f} s")
             self._running[waiting[0]] = self._loop.call_later(GIVE_UP_S, self._end, waiting[0], late)
@@ -315,14 +338,19 @@ class Trials:
 
     def _answer(self, request: ProgramRequest, anew: bool) -> ProgramReply:
         environment = self._environment(request)
-        command = prepare(request, environment, self._python)
+        with nullcontext() if self._user is None else acting_as(self._user):
+            command = prepare(request, environment, self._python)
         if isinstance(command, ProgramReply):
             return command
         tried = (*command, request.directory, *sorted(request.environment.items()))
         if not command or (tried in self._remembered and not anew):
             return STARTS
         self._remembered.discard(tried)
-        reply = import_client(command, request.directory, environment, self._children)
+        try:
+            reply = import_client(command, request.directory, environment, self._children, self._user)
+        finally:
+            if self._user is not None:
+                end_all_of(self._user)
         if reply.state == "starts" and len(self._remembered) < MOST_REMEMBERED:
             self._remembered.add(tried)
         return reply

@@ -22,6 +22,7 @@ from typing import Literal
 
 import msgspec
 
+from rover_bus.events.errors import RoverError
 from rover_bus.events.identity import Member
 from rover_bus.events.last_words import describe_ending, last_line, read_tail
 from rover_bus.events.logs import get_logger
@@ -34,6 +35,7 @@ from rover_bus.node.local.spawning import (
     ShimOrder,
     environment_of,
     limits_of,
+    make_own_place,
     own_python,
     spawn_shim,
     write_order,
@@ -50,6 +52,7 @@ from rover_bus.node.port import (
     StartOrder,
     WorkerLoaded,
 )
+from rover_bus.node.users import acting, open_to
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 BECOME = f"with open({LAUNCHER!r}) as f: exec(compile(f.read(), f.name, 'exec'), {{'__name__': 'launcher'}})"
@@ -149,8 +152,10 @@ class WarmSpares:
 
     def read(self, incarnation: Incarnation) -> bool:
         """Whether a worker has said what it had loaded; observed once it has."""
-        path = self._layout.incarnation(incarnation.job, incarnation.uid, incarnation.member).path / LOADED
-        body = proctree.read_bytes(str(path), layout.MAX_RECORD_BYTES)
+        directory = self._layout.incarnation(incarnation.job, incarnation.uid, incarnation.member)
+        run = incarnation.uid or incarnation.job
+        with acting(self._settings.users, run):  # a link leads where its member may go
+            body = proctree.read_bytes(str(directory.written_by_member / LOADED), layout.MAX_RECORD_BYTES)
         try:
             record = msgspec.json.decode(body, type=LoadedRecord)
         except (msgspec.DecodeError, RecursionError):
@@ -177,8 +182,8 @@ class WarmSpares:
         self._observe(SpareSpawned(spare, self._loop.time()))
         try:
             self._spawn(warm, launch_command(command, directory.path), theirs)
-        except OSError as error:
-            self._end(warm, f"it cannot be started: {error.strerror or error}")
+        except (OSError, RoverError) as error:
+            self._end(warm, f"it cannot be started: {getattr(error, 'strerror', '') or error}")
             return
         finally:
             theirs.close()
@@ -193,6 +198,11 @@ class WarmSpares:
         path.mkdir(parents=True)
         (path / LOADED).write_bytes(loaded)
         likeness = Incarnation(spare.job, spare.uid, spare.desired.replace(member=Member("worker", 0, 0)))
+        user = self._settings.user_of(likeness)
+        if user:
+            make_own_place(path, user)
+            os.chown(path / LOADED, -1, user)
+            (path / LOADED).chmod(0o640)
         environment = environment_of(self._settings, likeness, path)
         warm.environment = {key: value for key, value in environment.items() if key not in LATER}
         warm.directory.write("limits", limits_of(self._settings, likeness))
@@ -204,6 +214,7 @@ class WarmSpares:
             entrance=self._groups.entrance(warm.name, spare.desired.resources.cores),
             environment=warm.environment,
             stdin=stdin.fileno(),
+            user=user,
         )
         warm.shim, report = spawn_shim(order, self._settings, self._layout.daemon_lock)
         os.close(report)
@@ -234,6 +245,8 @@ class WarmSpares:
         try:
             write_order(warm.directory, run, limits_of(self._settings, run), SpareRecord(warm.name, age_s))
             self._move(warm.directory.path, member.path)
+            if user := self._settings.user_of(run):
+                open_to(member.path.parent, user)
         except OSError as error:
             log.warning("a spare is not used", job=run.job, why=str(error))
             return None

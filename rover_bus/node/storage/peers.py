@@ -32,6 +32,7 @@ from rover_bus.flash.staged import StagedCut
 from rover_bus.node.storage.parities import Parities, ServedParity
 from rover_bus.node.storage.state import PartOfCut
 from rover_bus.node.storage.throttle import give_way
+from rover_bus.node.users import MemberUsers, acting
 from rover_bus.ps import handshake
 from rover_bus.ps.encryption import SocketIdentity, accept_encrypted, make_identity
 from rover_bus.ps.server import LOOPBACK
@@ -75,9 +76,15 @@ class PartServer:
     """Serves what is staged below `root`, and the copies held there, to daemons that know the secret. At `address`, `host:port`."""
 
     def __init__(
-        self, root: Path, secret: Secret, bind: str = "127.0.0.1", parities: Parities | None = None
+        self,
+        root: Path,
+        secret: Secret,
+        bind: str = "127.0.0.1",
+        parities: Parities | None = None,
+        users: MemberUsers | None = None,
     ) -> None:
         self._root, self._secret, self._parities = root, secret, parities or Parities()
+        self._users = users
         self._listener = socket.create_server((bind, 0), backlog=MOST_CONNECTIONS)
         self._where = str(bind), int(self._listener.getsockname()[1])
         self._identity = None if bind == LOOPBACK else make_identity()
@@ -123,7 +130,9 @@ class PartServer:
                 connection = self._encrypt(connection, self._identity)
                 connection.do_handshake()
             self._prove(connection)
-            self._answer(connection, _read_struct(connection, MOST_WANTED_BYTES, WANTED))
+            wanted = _read_struct(connection, MOST_WANTED_BYTES, WANTED)
+            with acting(self._users, wanted.uid):
+                self._answer(connection, wanted)
         except (OSError, RoverError) as error:
             log.debug("a peer was not served", why=str(error))
         finally:

@@ -64,6 +64,7 @@ from rover_bus.node.storage.state import (
 )
 from rover_bus.node.storage.throttle import give_way
 from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, insist
+from rover_bus.node.users import MemberUsers, acting
 from rover_bus.ps.shared_secret import Secret
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Places:
     made_early: bool = False
     job: str = ""
     run: str = ""
+    users: MemberUsers | None = None  # of the runs, whose files all this is; None: the daemon's
 
 
 class Persister:
@@ -234,7 +236,12 @@ class Persister:
             from rover_bus.node.storage.tasks import Tasks
 
             self._loaded = Tasks(
-                self._host, self._daemon, self._places.shm, self._places.storage, self._places.secret
+                self._host,
+                self._daemon,
+                self._places.shm,
+                self._places.storage,
+                self._places.secret,
+                self._places.users,
             )
         return self._loaded
 
@@ -247,7 +254,7 @@ class Persister:
             from rover_bus.flash.staged import find_staged
 
             for part in parts_in(directory):
-                with suppress(RoverError, OSError):
+                with suppress(RoverError, OSError), acting(self._places.users, about.uid):
                     for found in find_staged(directory, part)[:1]:
                         seal = found.seal
                         self._take(PartFound(about.uid, part, seal.cut, seal.generation))
@@ -259,7 +266,8 @@ class Persister:
         """Look for what a former incarnation held for other hosts, and serve it again: they may be gone, and need it now."""
         held = [uid for uid in self._alive() if self._holds(uid)]
         for uid in held:
-            self._tasks.parities.find(uid)
+            with acting(self._places.users, uid):
+                self._tasks.parities.find(uid)
         if held:
             self._loop.call_soon_threadsafe(self._begin_to_serve)
 
@@ -305,7 +313,8 @@ class Persister:
             for each in (wanted.job, wanted.uid, wanted.part):
                 name(each)
             at = parse(message.subject)
-            reply = self._find(wanted if at is None else of_control(wanted, at.tenant))
+            with acting(self._places.users, wanted.uid):
+                reply = self._find(wanted if at is None else of_control(wanted, at.tenant))
         except RoverError as error:
             reply = PartReply(state="absent", problem=str(error))
         message.respond(encode(reply))
@@ -421,7 +430,11 @@ class Persister:
             from rover_bus.node.storage.peers import PartServer
 
             self._server = PartServer(
-                self._places.shm, self._places.secret, self._places.bind, self._tasks.parities
+                self._places.shm,
+                self._places.secret,
+                self._places.bind,
+                self._tasks.parities,
+                self._places.users,
             )
             self._open()
 

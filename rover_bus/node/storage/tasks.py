@@ -20,7 +20,7 @@ from rover_bus.events.host_facts import HostFact
 from rover_bus.flash.copies import has_good_copy, hold_copy, open_exactly
 from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
 from rover_bus.flash.location import below, last_name, parse_location
-from rover_bus.flash.places import directories_of, job_directory
+from rover_bus.flash.places import COPIES, PARITY, directories_of, job_directory
 from rover_bus.flash.retention import Damaged, ReadBack
 from rover_bus.flash.staged import StagedCut
 from rover_bus.flash.storage import Run, run_path
@@ -32,8 +32,10 @@ from rover_bus.node.storage.peers import PeerSource
 from rover_bus.node.storage.rebuilding import rebuild_part
 from rover_bus.node.storage.state import JobCheckpoints, PartOfCut, StorageTask
 from rover_bus.node.storage.throttle import Pacing
+from rover_bus.node.users import MemberUsers, acting
 from rover_bus.ps.shared_secret import Secret
 
+HELD = {"mirror": COPIES, "fetch": COPIES, "parity": PARITY}  # which step holds what for other hosts
 MOST_LINES = 100  # of what cannot be used, in one answer
 
 
@@ -50,6 +52,7 @@ class Tasks:
     shm: Path
     storage: Path
     secret: Secret = b""
+    users: MemberUsers | None = None  # of the runs; None: all is the daemon's
     chains: dict[tuple[str, str], checkpoints.Chain] = field(default_factory=dict)  # by (uid, part)
     pins: dict[tuple[str, str], StagedCut] = field(default_factory=dict)  # ordered, not stored yet
     parities: Parities = field(init=False)
@@ -93,6 +96,19 @@ class Tasks:
 
         Raises TaskCalledOff, and RoverErrors of which some may pass.
         """
+        if self.users is not None and task.step != "sweep":
+            self.users.of(task.uid, also=HELD.get(task.step, ""))
+        with acting(self.users if task.step != "sweep" else None, task.uid):
+            return self._carry_out(task, about, called_off, addresses, group)
+
+    def _carry_out(
+        self,
+        task: StorageTask,
+        about: JobCheckpoints,
+        called_off: threading.Event,
+        addresses: Mapping[str, list[str]],
+        group: ParityGroup | None,
+    ) -> list[HostFact]:
         try:
             if task.step == "parity" and group is not None:
                 return self._keep_parity(task, about, group, addresses)
@@ -313,13 +329,16 @@ class Tasks:
         if last_name(storage) == last_name(path):
             path = storage
         if isinstance(path, Path):
-            self._check_mounted(path)
+            self._check_mounted(path, task.uid)
         return Run(job=task.job, uid=task.uid, path=path)
 
-    def _check_mounted(self, path: Path) -> None:
+    def _check_mounted(self, path: Path, uid: str) -> None:
         """A mount point without its mount is an empty directory: nothing may be written below it in silence."""
         if path not in self.devices:
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self.users is None:
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            else:
+                self.users.own_storage(uid, path)
             self.devices[path] = path.stat().st_dev
         elif not path.is_dir() or path.stat().st_dev != self.devices[path]:
             raise StorageFailed(f"{path} is not there any more: is it still mounted?", delay_s=10.0)

@@ -146,6 +146,12 @@ class Rig:
 
 
 @pytest.fixture
+def rig_class() -> type[Rig]:
+    """For a scene that needs another directory, or another platform."""
+    return Rig
+
+
+@pytest.fixture
 def nothing_left(tmp_path: Path) -> Iterator[None]:
     """Fail when a process of this test's members outlives it; end it in any case."""
     yield
