@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from rover_bus.cli.group import rover
+from rover_bus.events.written_settings import choose, of_processes
+from rover_bus.node.users import read_range
 
 UNITS = sorted((Path(__file__).parents[3] / "deploy" / "systemd").glob("*.service"))
 ANALYZE = shutil.which("systemd-analyze")
@@ -86,3 +88,23 @@ def test_a_unit_may_do_little(unit: Path, tmp_path: Path) -> None:
     if "unrecognized option" in done.stderr:
         pytest.skip("this systemd-analyze judges no files")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_drop_in_of_a_user_per_job_sets_what_there_is_and_runs_as_root() -> None:
+    service = read(UNITS[0].parent / "user-per-job.conf")["Service"]
+    assert service["User"] == "root"
+    chosen = choose([], dict(word.split("=") for word in service["Environment"].split()))
+    assert list(read_range(of_processes(chosen).hosts)[:2]) == [700_000, 700_001]
+    needed = {"CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_SYS_PTRACE"}
+    assert needed <= set(service["CapabilityBoundingSet"].split())
+
+
+@needs_systemd
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_finds_nothing_wrong_with_the_drop_in(unit: Path, tmp_path: Path) -> None:
+    copy = runnable(unit, tmp_path)
+    copy.write_text(copy.read_text() + (unit.parent / "user-per-job.conf").read_text())
+    done = subprocess.run(
+        [str(ANALYZE), "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (0, [])
