@@ -168,7 +168,7 @@ class MemberUsers:
 
 
 def acting(users: MemberUsers | None, run: str) -> AbstractContextManager[None]:
-    """Work with the rights of a run's user on files, where it has one. What is made by nobody's name is made by the daemon's."""
+    """Work with the rights of a run's user on files, where it has one; else with those of the daemon."""
     number = users.known(run) if users is not None else None
     return nullcontext() if number is None else acting_as(number)
 
@@ -218,7 +218,7 @@ def give(folder: Path, number: int) -> None:
 
 
 def hand_over(folder: Path, number: int) -> None:
-    """Make a directory below one of the daemon's this user's, whoever had it: the parts of a job's former run."""
+    """Make a directory below one of the daemon's this user's, also where it was another user's: the parts of a job's former run."""
     pass_through(folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
     os.chown(folder, number, number, follow_symlinks=False)
