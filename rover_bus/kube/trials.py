@@ -2,13 +2,15 @@
 
 Shared by the platforms of all nodes (cluster.py). What an image holds is known where it runs, so a small pod looks, by
 node/local/lone_trial.py, and leaves the answer as the message of its end. An image holds the same files on every node: the first
-question makes the pod, the others wait for its answer.
+question makes the pod, and what it answers is the answer to all that were asked meanwhile, also where it came to no end: a hundred
+nodes ask at once, and one after the other they would try for an hour.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -36,14 +38,47 @@ class _Trial(msgspec.Struct, frozen=True, kw_only=True):
     template: Json
 
 
+@dataclass(slots=True)
+class Tried:
+    """What is known of one trial. Its tries are numbered from 1 on. `last`: the answer of try `answered`; `known`: the last that
+    came to an end.
+    """
+
+    begun: int = 0
+    answered: int = 0
+    last: ProgramReply | None = None
+    known: ProgramReply | None = None
+    trying: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def floor(self, anew: bool) -> int:
+        """Return the last try that is no answer to a question of now."""
+        return self.begun if anew else self.answered
+
+    def begin(self) -> int:
+        """Return the number of the next try."""
+        self.begun += 1
+        return self.begun
+
+    def answer_after(self, floor: int, anew: bool) -> ProgramReply | None:
+        """Return the answer to a question; `floor`: the last try that is none to it; None: it is to be tried."""
+        if self.answered > floor:
+            return self.last
+        return None if anew else self.known
+
+    def take(self, number: int, reply: ProgramReply) -> ProgramReply:
+        self.answered, self.last = number, reply
+        if reply.state != "unknown":
+            self.known = reply
+        return reply
+
+
 class PodTrials:
     """Trials of one cluster's programs."""
 
     def __init__(self, api: Api, settings: PodSettings, pods: Mirror[Pod]) -> None:
         """pods: all of the followed namespaces, which another task keeps up to date."""
         self._api, self._settings, self._pods = api, settings, pods
-        self._known: dict[bytes, ProgramReply] = {}
-        self._asking: dict[bytes, asyncio.Lock] = {}
+        self._tried: dict[bytes, Tried] = {}
 
     async def answer(self, request: ProgramRequest, answer: Answer, anew: bool, of: tuple[str, str]) -> None:
         """Answer once. anew: nothing remembered counts. of: the run that asks, whose object may name an image of its own."""
@@ -53,13 +88,13 @@ class PodTrials:
             answer(_unknown(str(error)))
             return
         key = msgspec.json.encode(trial)
-        async with self._asking.setdefault(key, asyncio.Lock()):
-            known = None if anew else self._known.get(key)
-            if known is None:
-                known = await self._try(trial, key)
-            if known.state != "unknown":
-                self._known[key] = known
-        answer(known)
+        tried = self._tried.setdefault(key, Tried())
+        floor = tried.floor(anew)
+        async with tried.trying:
+            reply = tried.answer_after(floor, anew)
+            if reply is None:
+                reply = tried.take(tried.begin(), await self._try(trial, key))
+        answer(reply)
 
     def _trial(self, request: ProgramRequest, job: str, uid: str) -> _Trial:
         object_ = self._settings.object_of(job, uid)
