@@ -12,9 +12,11 @@ becomes of answers to plans. The rules, each in one place:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 from rover_bus.events.deciding import Turn, TurnDecider, WakeAt
@@ -26,6 +28,7 @@ from rover_bus.kube.kinds import Ref
 from rover_bus.kube.known_objects import ASKERS, Happening, KnownObject, Objects, evolve
 from rover_bus.kube.notices import Notice, notice_of
 from rover_bus.kube.object import changed_keys
+from rover_bus.kube.resting import Resting
 from rover_bus.kube.roverjobs import RoverJob, uid_of
 from rover_bus.kube.runs import FollowedRun
 
@@ -163,27 +166,36 @@ class ObjectsDecider(TurnDecider[Objects, Happening, Effect]):
     """The decider of RoverJobs."""
 
     def __init__(self, state: Objects) -> None:
-        super().__init__(state, evolve, decide)
+        super().__init__(state, evolve, partial(decide, resting=Resting()))
 
 
 # -- decide ----------------------------------------------------------------------------------------------------------------
 
 
-def decide(state: Objects, now_s: float, leave_out: Collection[str] = ()) -> list[Effect]:
-    """Return what is to be done now. Asked at every Turn; asked twice it answers the same. leave_out: jobs left as they are."""
+def decide(
+    state: Objects, now_s: float, leave_out: Collection[str] = (), resting: Resting | None = None
+) -> list[Effect]:
+    """Return what is to be done now. Asked at every Turn; asked twice it answers the same. leave_out: jobs left as they are.
+
+    resting: objects that former Turns found nothing to do for; None: each is decided on.
+    """
     effects: list[Effect] = []
     wakes: list[float] = []
+    resting = resting or Resting()
+    resting.turn()
     for ref, known in (*state.known.items(), *((ref, KnownObject()) for ref in state.orphans())):
         if state.job_name(ref) in leave_out:
             continue
-        acts: list[Act] = []
-        for each in _on(state, ref, known, now_s):
-            if isinstance(each, WakeAt):
-                wakes.append(each.at_s)
-            else:
-                acts.append(each)
-        if acts:
-            effects.append(ForObject(ref, tuple(acts)))
+        if (until_s := resting.until(state, ref, known, now_s)) is not None:
+            wakes += [until_s] if until_s < math.inf else []
+            continue
+        steps = [*_on(state, ref, known, now_s)]
+        due = [each.at_s for each in steps if isinstance(each, WakeAt)]
+        wakes += due
+        if acts := tuple(each for each in steps if not isinstance(each, WakeAt)):
+            effects.append(ForObject(ref, acts))
+        else:
+            resting.note(state, ref, known, due)
     for answered in decide_answers(state, now_s, leave_out):
         if isinstance(answered, WakeAt):
             wakes.append(answered.at_s)
