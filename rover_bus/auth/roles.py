@@ -359,6 +359,7 @@ OPERATOR = Role(
         *_publish("forgetting a job", _entry(ROUTING, "*"), _entry(LEADERS, "*")),
         *_publish("the format of the stack (`rover upgrade`)", _entry(SETTINGS, FORMAT_KEY)),
         *_publish("how far what follows RoverJobs has read", _entry(POSITIONS, "all.kube.*")),
+        *_publish("what an operator on Kubernetes counted of itself", subjects.operator_profile("*")),
         *_request("would a program start", subjects.daemon("*", "program")),
         *_request("what members wrote", subjects.daemon("*", "log")),
         *_request("questions about services", ABOUT_SERVICES),

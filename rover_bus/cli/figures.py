@@ -10,13 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import fmean
 
 from rover_bus.cli.views.hindrances import Present
 from rover_bus.cli.views.picture import KnownOfJob, Picture
 from rover_bus.events.job import JobSpec
 from rover_bus.events.nats_jetstream import StoreUsage
-from rover_bus.events.profiles import ProcessSample, WorkerProfile
+from rover_bus.events.profiles import REACTION_BOUNDS_S, OperatorProfile, ProcessSample, WorkerProfile
 from rover_bus.events.subjects import DEFAULT_TENANT
 from rover_bus.web.port import Figure
 
@@ -86,6 +87,16 @@ def _of_stack(picture: Picture, around: Surroundings) -> Iterator[Figure]:
         yield Figure("rover_stream_bytes", (stream,), size_bytes)
     yield from _of_stores(around)
     yield from _each("rover_jobs", STATES, Counter(known.state for known in picture.jobs.values()))
+    yield from _of_operator(picture.operator)
+
+
+def _of_operator(said: OperatorProfile | None) -> Iterator[Figure]:
+    """As a histogram has it: how many were at most so long."""
+    bounds = [*map(str, REACTION_BOUNDS_S), "+Inf"]
+    counts = said.reactions if said is not None else [0] * len(bounds)
+    for bound, count in zip(bounds, accumulate(counts), strict=False):
+        yield Figure("rover_operator_reaction_seconds", (bound,), count)
+    yield Figure("rover_operator_reaction_seconds", ("sum",), said.reacted_s if said is not None else 0.0)
 
 
 def _of_stores(around: Surroundings) -> Iterator[Figure]:

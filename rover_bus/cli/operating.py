@@ -15,6 +15,7 @@ from rover_bus.auth.agents import AgentVault
 from rover_bus.auth.host_vault import HostVault
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.vault import Vault
+from rover_bus.cli.collecting import collect_seldom
 from rover_bus.cli.of_members import commands_of, credential_of, learn_tenant, vault_beside
 from rover_bus.cli.span_settings import inherited
 from rover_bus.cli.supervisor import service_command
@@ -33,6 +34,10 @@ from rover_bus.node.port import Incarnation
 if TYPE_CHECKING:
     from rover_bus.cli.serve import ServiceOptions
 
+STARTING_S, COLLECT_S = (
+    10.0,
+    10.0,
+)  # pods and facts are read once it leads; those of a minute would be a long collection
 IN_PODS = "/var/lib/rover"  # the state directory of members
 
 
@@ -52,6 +57,7 @@ async def operate(options: ServiceOptions, stop: asyncio.Event, ready: Callable[
         agents=_agents(options, vault),
         plan_answers=options.plan_answers,
         tenants=options.tenants,
+        beside=partial(collect_seldom, first_s=STARTING_S, every_s=COLLECT_S),
     )
     api, leasing = await Api.connect(options.kubeconfig), await Api.connect(options.kubeconfig)
     try:

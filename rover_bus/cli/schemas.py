@@ -33,7 +33,7 @@ from rover_bus.events.host_facts import ClusterFact, HostFact
 from rover_bus.events.join_requests import AgentJoinRequest, HostJoinReply, HostJoinRequest
 from rover_bus.events.log import LogBatch
 from rover_bus.events.log_requests import MemberLogReply, MemberLogRequest
-from rover_bus.events.profiles import HostProfile, Profile
+from rover_bus.events.profiles import HostProfile, OperatorProfile, Profile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.purge_requests import ForgetRequest, PurgeReply, PurgeRequest
 from rover_bus.events.requests import METHODS, REPLIES
@@ -196,6 +196,8 @@ def address_of(tag: str, cls: type[msgspec.Struct]) -> str:
         return f"rover.job.{{job}}.{kind}"
     if issubclass(cls, HostProfile):
         return "rover.profile.host.{host}"
+    if issubclass(cls, OperatorProfile):
+        return "rover.profile.operator.{operator}"
     if issubclass(cls, Profile):
         return f"rover.profile.{{job}}.{kind.split('.')[-1]}.{{index}}"
     return {LogBatch: "rover.job.{job}.log", BrainBatch: "rover.brain.log"}.get(cls, "")

@@ -20,7 +20,7 @@ from rover_bus.events.journal import Journal
 from rover_bus.events.logs import Bound, get_logger
 from rover_bus.events.poison import Cause, Failure
 from rover_bus.events.positions import FollowerPosition, purged_beyond
-from rover_bus.events.profiles import AnyProfile, HostProfile
+from rover_bus.events.profiles import AnyProfile, HostProfile, OperatorProfile
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 from rover_bus.events.subjects import Parsed, parse
@@ -103,7 +103,7 @@ class Intake:
         at = parse(stored.subject)
         if left_out or at is None or not is_of(sample, at):
             self.bad_messages += 1
-        else:
+        elif not isinstance(sample, OperatorProfile):  # nothing is decided by how an operator does
             self._submit(Sampled(of_control(sample, at.tenant)), cause=cause)
 
     def read_to(self) -> FollowerPosition:
@@ -173,6 +173,8 @@ def is_of(sample: AnyProfile, at: Parsed) -> bool:
     """Whether a sample is of what its subject names: the broker grants rights by subject. Hosts are no tenant's."""
     if isinstance(sample, HostProfile):
         return (at.host, at.tenant) == (sample.host, "")
+    if isinstance(sample, OperatorProfile):
+        return (at.user, at.tenant) == (sample.operator, "")
     return at.job == sample.job
 
 

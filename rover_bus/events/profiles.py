@@ -107,5 +107,20 @@ class HostProfile(Profile, frozen=True, kw_only=True, tag="profile.host.v1"):
     wall_ms: Count = 0
 
 
-AnyProfile = WorkerProfile | ServerProfile | HostProfile
-PROFILES: tuple[type[Profile], ...] = (WorkerProfile, ServerProfile, HostProfile)
+REACTION_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class OperatorProfile(Profile, frozen=True, kw_only=True, tag="profile.operator.v1"):
+    """What an operator on Kubernetes did since it leads, which is its window.
+
+    `reactions`: how often it took so long from the receipt of a desired state to the first request for a pod that it makes, removes
+    or changes: up to each of REACTION_BOUNDS_S, and longer than the last. `reacted_s`: all of them together.
+    """
+
+    operator: str
+    reactions: list[Count]
+    reacted_s: Seconds
+
+
+AnyProfile = WorkerProfile | ServerProfile | HostProfile | OperatorProfile
+PROFILES: tuple[type[Profile], ...] = (WorkerProfile, ServerProfile, HostProfile, OperatorProfile)

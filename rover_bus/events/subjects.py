@@ -7,6 +7,7 @@
     rover.cluster.<fact>                        what people say of the whole cluster
     rover.profile.<job>.<role>.<index>          samples of a member
     rover.profile.host.<host>                   samples of a host
+    rover.profile.operator.<operator>           what an operator on Kubernetes counted of itself
     rover.rpc.<job>.<term>.<method>             requests to the master of that term (protocol P15)
     rover.daemon.<host>.<method>                requests to a node daemon
     rover.keeper.<job>.<method>                 requests of a job's master to what may purge for it
@@ -171,6 +172,10 @@ def host_profile(host: str) -> str:
     return f"rover.profile.host.{name(host, 'host')}"
 
 
+def operator_profile(operator: str) -> str:
+    return f"rover.profile.operator.{operator if operator == '*' else name(operator, 'operator')}"
+
+
 def rpc(job: str, term: int, method: str) -> str:
     return f"rover.rpc.{name(job, 'job')}.{term}.{name(method)}"
 
@@ -259,6 +264,8 @@ def _parse_own(subject: str) -> Parsed | None:
             return Parsed("cluster", kind=fact)
         case ["rover", "profile", "host", host]:
             return Parsed("profile", host=host)
+        case ["rover", "profile", "operator", operator]:
+            return Parsed("profile", user=operator)
         case ["rover", "profile", job, role, index] if index.isdecimal():
             return Parsed("profile", job=job, role=role, index=int(index))
         case ["rover", "rpc", job, term, method] if term.isdecimal():

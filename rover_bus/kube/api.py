@@ -24,6 +24,7 @@ from rover_bus.kube.api_spans import traced_call
 from rover_bus.kube.kinds import POD, Json, Kind, O, Ref
 from rover_bus.kube.lean_imports import leave_unloaded
 from rover_bus.kube.pace import RequestPace
+from rover_bus.kube.sessions import proxy_of, session_above
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient, Configuration
@@ -92,7 +93,11 @@ class Api:
             raise InputError(
                 f"{place} leads to no API server ({error}): name a kubeconfig, or run in a pod with a service account"
             ) from error
-        return cls(client(configuration), pace or RequestPace(PER_S, BURST))
+        if not configuration.proxy:
+            configuration.proxy = proxy_of(configuration.host)
+        made = client(configuration)
+        made.rest_client.pool_manager = session_above(made.rest_client.pool_manager)
+        return cls(made, pace or RequestPace(PER_S, BURST))
 
     async def close(self) -> None:
         """Drop all connections: a farewell by TLS would wait for servers that may be gone. Transports are closed a little later."""
@@ -208,7 +213,7 @@ class Api:
         timeout: ClientTimeout,
     ) -> ClientResponse:
         await asyncio.sleep(self._pace.take(asyncio.get_running_loop().time()))
-        headers = {"Accept": "application/json", "Content-Type": content}
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity", "Content-Type": content}
         if (trace := traces.current()) is not None:
             headers[traces.HEADER] = trace.traceparent
         parameters = list(query)

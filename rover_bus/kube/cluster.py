@@ -14,10 +14,11 @@ from typing import Any
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.subjects import split_job
 from rover_bus.kube.api import Api
-from rover_bus.kube.ends import OF_ENDS
+from rover_bus.kube.ends import OF_ENDS, EndsWriter
 from rover_bus.kube.kinds import CONFIG_MAP, NODE, POD, QUOTA, Ref
 from rover_bus.kube.plan_answers import PLAN_ANSWER
 from rover_bus.kube.pods import PodSettings
+from rover_bus.kube.reactions import Reactions
 from rover_bus.kube.rooms import OtherPods, allowed, share_out
 from rover_bus.kube.roverjobs import ROVER_JOB, RoverJob, uid_of
 from rover_bus.kube.telling import PodsOfHosts
@@ -32,11 +33,16 @@ class KubeCluster:
         self.api, self.settings = api, replace(settings, object_of=self._object_of)
         self.pods = Mirror(api, POD, namespaces)
         self.ends = Mirror(api, CONFIG_MAP, namespaces, _selector(OF_ENDS))
+        self.end_writes = EndsWriter(api, self.ends)
         self.nodes = Mirror(api, NODE)
         self.quotas = Mirror(api, QUOTA, namespaces, may_lack=True)
         self.objects = Mirror(api, ROVER_JOB, namespaces, may_lack=True)
+        self._runs = dict[tuple[str, str], RoverJob]()  # by the name and the uid of what each means
+        self._run_of = dict[Ref, tuple[str, str]]()
+        self.objects.listen(self._on_object)
         self.of_hosts = PodsOfHosts(self.pods)
         self.answers = Mirror(api, PLAN_ANSWER, namespaces, may_lack=True)
+        self.reactions = Reactions()
         self.trials = PodTrials(api, self.settings, self.pods)
         self._namespaces = namespaces
         self._others, self._capacities = OtherPods(), dict[str, HostCapacity]()
@@ -86,9 +92,15 @@ class KubeCluster:
 
     def _object_of(self, job: str, uid: str) -> RoverJob | None:
         """The RoverJob of a run; its namespace is not the run's to know."""
-        name = split_job(job)[1]
-        found = (each for ref, each in self.objects.objects.items() if ref.name == name)
-        return next((each for each in found if uid_of(each.metadata) == uid), None)
+        return self._runs.get((split_job(job)[1], uid))
+
+    def _on_object(self, ref: Ref) -> None:
+        """A hundred nodes ask for each of a hundred objects at once: they are found by name and uid."""
+        if (former := self._run_of.pop(ref, None)) is not None:
+            del self._runs[former]
+        if (object_ := self.objects.objects.get(ref)) is not None:
+            run = self._run_of[ref] = ref.name, uid_of(object_.metadata)
+            self._runs[run] = object_
 
 
 def _selector(labels: dict[str, str]) -> str:

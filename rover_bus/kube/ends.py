@@ -2,11 +2,15 @@
 
 Used by platform.py. A pod that was deleted is gone once the fact of its end is stored; without this record a successor would start
 its incarnation again, for as long as the log desires it. Only the last end of a member counts, and what it wrote is in the fact.
+Members of a job leave together, from many hosts: entries that come while a request for their ConfigMap is under way share the next.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
@@ -37,11 +41,57 @@ class KeptEnd(msgspec.Struct, frozen=True, kw_only=True):
     ran_s: float
 
 
+class EndsWriter:
+    """What writes entries into ConfigMaps, for all hosts: one request at a time for each."""
+
+    def __init__(self, api: Api, kept: Mirror[ConfigMap]) -> None:
+        self.api, self.kept = api, kept
+        self._waiting: defaultdict[Ref, dict[str, str]] = defaultdict(dict)
+        self._writing: defaultdict[Ref, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def write(self, ref: Ref, key: str, text: str, made: Callable[[dict[str, str]], Json]) -> None:
+        """Return once an entry is stored. made: its ConfigMap, where there is none. Raises ApiRefused, ApiUnreachable."""
+        waiting = self._waiting[ref]
+        waiting[key] = text
+        try:
+            async with self._writing[ref]:
+                if waiting.get(key) != text:
+                    return  # it went with another one
+                batch = dict(waiting)
+                self.kept.put(await self._store(ref, batch, made))
+                for each in batch.keys() & waiting.keys():
+                    if waiting[each] == batch[each]:
+                        del waiting[each]
+        finally:
+            if waiting.get(key) == text:
+                del waiting[key]  # it failed, or is wanted no more: its caller knows
+            if not waiting and self._waiting.get(ref) is waiting:
+                del self._waiting[ref], self._writing[ref]
+
+    async def _store(
+        self, ref: Ref, data: dict[str, str], made: Callable[[dict[str, str]], Json]
+    ) -> ConfigMap:
+        """The cache may lag in either way."""
+        if ref in self.kept.objects:
+            try:
+                return await self.api.patch(CONFIG_MAP, ref, {"data": data})
+            except ApiRefused as error:
+                if error.status != 404:
+                    raise
+        try:
+            return await self.api.create(CONFIG_MAP, ref.namespace, made(data))
+        except ApiRefused as error:
+            if error.code != "AlreadyExists":
+                raise
+            return await self.api.patch(CONFIG_MAP, ref, {"data": data})
+
+
 class KeptEnds:
     """The records of one host."""
 
-    def __init__(self, api: Api, kept: Mirror[ConfigMap], settings: PodSettings, host: str) -> None:
-        self._api, self._kept, self._settings, self._host = api, kept, settings, host
+    def __init__(self, writer: EndsWriter, settings: PodSettings, host: str) -> None:
+        self._api, self._kept, self._writer = writer.api, writer.kept, writer
+        self._settings, self._host = settings, host
 
     def all(self, at_s: float) -> Iterator[Exited]:
         """Return what has ended here. `at_s`: the second of this look."""
@@ -56,15 +106,9 @@ class KeptEnds:
     async def keep(self, ended: Exited) -> None:
         """Write down an end. Raises ApiRefused, ApiUnreachable."""
         end = KeptEnd(member=ended.member, exit=ended.exit.replace(stderr=""), ran_s=ended.ran_s)
-        entry = {f"{self._host}.{ended.member.name}": msgspec.json.encode(end).decode()}
+        key, text = f"{self._host}.{ended.member.name}", msgspec.json.encode(end).decode()
         ref = self._ref(ended.job, ended.uid)
-        try:
-            self._kept.put(await self._api.patch(CONFIG_MAP, ref, {"data": entry}))
-        except ApiRefused as error:
-            if error.status != 404:
-                raise
-            made = self._manifest(ended.job, ended.uid, ref, entry)
-            self._kept.put(await self._api.create(CONFIG_MAP, ref.namespace, made))
+        await self._writer.write(ref, key, text, partial(self._manifest, ended.job, ended.uid, ref))
 
     async def drop(self, wanted: Callable[[str, str], bool]) -> None:
         """Remove the records of runs, and what holds nothing then. Raises ApiRefused, ApiUnreachable."""

@@ -93,19 +93,24 @@ class HeldPod:
         self._wanted: Resources | None = None  # it is to have
         self._wanted_s = 0.0
         self._changed_by: Context | None = None  # the span that its leaving, or other resources, are part of
+        self._start, self._change = cluster.reactions.begin(), cluster.reactions.nothing
 
     def ask_to_leave(self, within_s: int) -> None:
         """A shorter time counts, a longer one does not."""
         self.grace_s = min(within_s, self.grace_s or within_s)
-        self._changed_by = traces.current()
+        self._note_change()
         self.changed.set()
 
     def want(self, resources: Resources) -> None:
         """It is to have these; once more changes nothing."""
         if self._wanted != resources:
             self._wanted, self._wanted_s = resources, self._loop.time()
-            self._changed_by = traces.current()
+            self._note_change()
             self.changed.set()
+
+    def _note_change(self) -> None:
+        """The present turn asks for something else than before."""
+        self._changed_by, self._change = traces.current(), self._cluster.reactions.begin()
 
     async def carry(self) -> None:
         """From its order to its end."""
@@ -119,7 +124,7 @@ class HeldPod:
                 if pod is None or is_over(pod):
                     return await self.conclude(pod)
                 self.show(pod)
-                with traces.following(self._changed_by or traces.current()):
+                with traces.following(self._changed_by or traces.current()), self._change.awaited():
                     await self._leave(pod)
                     await self._resize(pod)
                 wait_s = AGAIN_S
@@ -183,7 +188,8 @@ class HeldPod:
         secret, trace = bool(self._credential), traces.environment()
         made = manifest(self._settings, self.incarnation, self._node, secret, trace)
         try:
-            pod = await self._api.create(POD, self.ref.namespace, made)
+            with self._start.awaited():
+                pod = await self._api.create(POD, self.ref.namespace, made)
         except ApiRefused as error:
             if error.code != "AlreadyExists":
                 return Exit(reason="never_started", detail=str(error))

@@ -1,7 +1,8 @@
 """Packages whose own code does not run when a module inside them is imported: kubernetes_asyncio's would load 770 models.
 
-Called by api.py before it imports the five modules of the client that it uses. A name that such a package lacks loads the package
-after all, so that other code of the process finds it whole. Apart from api.py, because it is about Python's imports and not HTTP.
+Called by api.py before it imports the five modules of the client that it uses, and by serve.py for what training scripts import. A
+name that such a package lacks loads the package after all, so that other code of the process finds it whole. Apart from api.py,
+because it is about Python's imports and not HTTP.
 """
 
 from __future__ import annotations

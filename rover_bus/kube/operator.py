@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import RoverError
 from rover_bus.events.logs import get_logger
 from rover_bus.events.settings import DEFAULTS, Settings
 from rover_bus.events.subjects import name
-from rover_bus.kube.agents import AgentsOf, admit_agents
 from rover_bus.kube.api import Api
 from rover_bus.kube.cluster import KubeCluster
-from rover_bus.kube.kinds import KubeNode, Ref
+from rover_bus.kube.kinds import KubeNode, Pod, Ref
 from rover_bus.kube.known_objects import Objects
 from rover_bus.kube.leading import LeaderLease
 from rover_bus.kube.platform import KubePlatform
-from rover_bus.kube.pods import KEPT, PodSettings, host_of, node_of, order_of
+from rover_bus.kube.pods import KEPT, PodSettings, host_of, node_of
+from rover_bus.kube.reactions import publish
 from rover_bus.kube.reading_once import reading_once
 from rover_bus.kube.service import Mirrors, follow_objects
 from rover_bus.node.daemon import Daemon
@@ -34,11 +35,18 @@ from rover_bus.node.port import Incarnation
 from rover_bus.node.presence import Presence
 from rover_bus.node.spans import traced
 
+if TYPE_CHECKING:
+    from rover_bus.kube.agents import AgentsOf
+
 LEASE_NAME = "rover-operator"
 REST_S = 60.0  # before what cannot help is tried again: keys or rights may be mended meanwhile
 LOOK_S = 5.0  # at nodes that are gone, and at daemons that failed
 CONNECTING = 8  # nodes at once: each has a few seconds for its first words with the broker, which a hundred at once outlast
 log = get_logger("rover.kube")
+
+
+async def _nothing() -> None:
+    """Nothing runs beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +55,7 @@ class OperatorOptions:
     and asks of them. namespaces: the first holds the Lease. agents: of nodes, to which it gives their rights; None: there are none.
     plan_answers: the policy of the cluster that pins the name in a PlanAnswer to its user; "": there is none, they are refused.
     tenants: that are made with the stack: objects in the namespace of such a name wait until it is there.
+    beside: what its process does while it leads.
     """
 
     pods: PodSettings
@@ -60,6 +69,7 @@ class OperatorOptions:
     plan_answers: str = ""
     tenants: Sequence[str] = ()
     holder: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    beside: Callable[[], Coroutine[None, None, None]] = _nothing
 
 
 async def run_operator(
@@ -103,6 +113,7 @@ async def _lead(api: Api, options: OperatorOptions) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(cluster.run())
         group.create_task(NodeDaemons(cluster, options).run())
+        group.create_task(options.beside())
         group.create_task(_serve_objects(api, options, cluster))
         if options.agents is not None:
             group.create_task(_admit_agents(api, options.agents))
@@ -113,6 +124,7 @@ async def _serve_objects(api: Api, options: OperatorOptions, cluster: KubeCluste
     while True:
         try:
             bus = await options.connect_asking()
+            publishing = asyncio.create_task(publish(bus, options.holder, cluster.reactions))
             try:
                 mirrors = Mirrors(cluster.objects, cluster.answers)
                 begin = Objects(
@@ -122,6 +134,7 @@ async def _serve_objects(api: Api, options: OperatorOptions, cluster: KubeCluste
                 )
                 await follow_objects(api, bus, mirrors, begin)
             finally:
+                publishing.cancel()
                 await bus.close()
         except RoverError as error:
             log.warning("RoverJobs are not followed", why=str(error))
@@ -134,6 +147,8 @@ async def _admit_agents(api: Api, agents: AgentsOf) -> None:
         try:
             bus = await agents.connect()
             try:
+                from rover_bus.kube.agents import admit_agents
+
                 await admit_agents(api, bus, agents)
             finally:
                 await bus.close()
@@ -154,8 +169,11 @@ class NodeDaemons:
 
     async def run(self) -> None:
         """Have one for each node until cancelled; then hand all members over."""
-        await self._cluster.ready()
+        await (
+            self._cluster.nodes.ready()
+        )  # they come to the broker while pods are listed: `adopt` waits for these
         unlisten = self._cluster.nodes.listen(lambda _: self._changed.set())
+        listing = asyncio.create_task(self._look_once_listed())
         try:
             while True:
                 self._changed.clear()
@@ -167,9 +185,13 @@ class NodeDaemons:
                     continue
         finally:
             unlisten()
-            for task in self._running.values():
+            for task in (listing, *self._running.values()):
                 task.cancel()
-            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            await asyncio.gather(listing, *self._running.values(), return_exceptions=True)
+
+    async def _look_once_listed(self) -> None:
+        await self._cluster.ready()
+        self._changed.set()
 
     def _begin_missing(self) -> None:
         """A node that has members needs its daemon even when it takes no more, or is gone: their ends are to be published."""
@@ -179,9 +201,8 @@ class NodeDaemons:
                 if (error := task.exception()) is not None:  # an error of ours in one must not end the others
                     log.error("the daemon of a node failed", node=node, why=repr(error))
         nodes = {ref.name for ref, node in self._cluster.nodes.objects.items() if _takes_members(node)}
-        pods = self._cluster.pods.objects.values()
-        orders = (order_of(pod.metadata) for pod in pods if KEPT not in pod.metadata.annotations)
-        nodes |= {node_of(order.host) for order in orders if order}
+        of_hosts = self._cluster.of_hosts
+        nodes |= {node_of(host) for host in of_hosts.hosts if any(map(_counts, of_hosts.ordered(host)))}
         for node in nodes - self._running.keys():
             self._running[node] = asyncio.create_task(self._serve(node))
 
@@ -219,6 +240,11 @@ class NodeDaemons:
 def _without_samples(settings: Settings) -> Settings:
     """Nodes are not measured from here. A host that announces samples, and sends none, is lost with its cores after three."""
     return settings.replace(hosts=settings.hosts.replace(sample_every_s=0.0))
+
+
+def _counts(pod: Pod) -> bool:
+    """Whether the end of a pod is still to be published."""
+    return KEPT not in pod.metadata.annotations
 
 
 def _takes_members(node: KubeNode) -> bool:

@@ -19,7 +19,7 @@ from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.endings import ending_of
 from rover_bus.kube.ends import KeptEnds
 from rover_bus.kube.held import HeldPod, PodReports
-from rover_bus.kube.kinds import Metadata, Pod, Ref
+from rover_bus.kube.kinds import Pod, Ref
 from rover_bus.kube.pods import (
     KEPT,
     REPORTED,
@@ -68,7 +68,7 @@ class KubePlatform:
         self._held: dict[Key, HeldPod] = {}
         self._by_pod: dict[Ref, HeldPod] = {}
         self._uncarry: dict[Ref, Callable[[], None]] = {}
-        self._ends = KeptEnds(cluster.api, cluster.ends, cluster.settings, self._host)
+        self._ends = KeptEnds(cluster.end_writes, cluster.settings, self._host)
         self._over: dict[tuple[str, str, Member], tuple[Ref, str]] = {}  # whose pod may still be there
         self._tasks: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()  # that are repeated until they are done
@@ -156,7 +156,8 @@ class KubePlatform:
     async def adopt(self) -> None:
         await self._cluster.ready()
         self._capacity = self._cluster.capacity_of(self._node)
-        pods = [pod for pod in self._cluster.pods.objects.values() if self._is_mine(pod.metadata)]
+        ordered = self._cluster.of_hosts.ordered(self._host)
+        pods = [pod for pod in ordered if KEPT not in pod.metadata.annotations]
         known = set[tuple[str, str, Member]]()
         for pod in filter(is_gated, pods):
             await self._until_done(lambda unborn=pod: remove_unborn(self._cluster, unborn))  # type: ignore[misc]
@@ -173,10 +174,6 @@ class KubePlatform:
             if not is_over(pod):
                 self._find(pod)
         self._adopted = True
-
-    def _is_mine(self, about: Metadata) -> bool:
-        order = order_of(about)
-        return order is not None and order.host == self._host and KEPT not in about.annotations
 
     def _find(self, pod: Pod) -> None:
         """Take over a pod that runs, or will. One without its credential never ran: its order comes again."""
@@ -259,9 +256,9 @@ class KubePlatform:
         self._write(lambda: self._drop(lambda *run: run == (job, uid), failed=True))
 
     async def _drop(self, wanted: Callable[[str, str], bool], *, failed: bool) -> None:
-        for pod in list(self._cluster.pods.objects.values()):
+        for pod in self._cluster.of_hosts.ordered(self._host):
             order = order_of(pod.metadata)
-            if not (order and order.host == self._host and wanted(order.job, order.uid) and is_over(pod)):
+            if not (order and wanted(order.job, order.uid) and is_over(pod)):
                 continue
             if failed or ending_of(pod).reason in IN_ORDER:
                 await remove(self._cluster, pod)

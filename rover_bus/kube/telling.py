@@ -6,7 +6,7 @@ Made by cluster.py; platforms listen. A hundred platforms share one cache of pod
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from rover_bus.kube.kinds import Pod, Ref
@@ -23,7 +23,18 @@ class PodsOfHosts:
         self._pods = pods
         self._hosts: defaultdict[str, list[OnChange]] = defaultdict(list)
         self._carried: defaultdict[Ref, list[OnChange]] = defaultdict(list)
+        self._ordered: defaultdict[str, set[Ref]] = defaultdict(set)
+        self._orderer: dict[Ref, str] = {}
         pods.listen(self._on_pod)
+
+    def ordered(self, host: str) -> list[Pod]:
+        """Return the pods that are there and that this host ordered."""
+        return [self._pods.objects[ref] for ref in sorted(self._ordered.get(host, ()))]
+
+    @property
+    def hosts(self) -> Collection[str]:
+        """The hosts that ordered any pod that is there."""
+        return self._ordered.keys()
 
     def listen(self, host: str, on_change: OnChange) -> Callable[[], None]:
         """Call this after each change of a pod that this host ordered; the returned function ends that."""
@@ -36,10 +47,26 @@ class PodsOfHosts:
     def _on_pod(self, ref: Ref) -> None:
         told = list(self._carried.get(ref, ()))
         pod = self._pods.objects.get(ref)
-        if pod is not None and (order := order_of(pod.metadata)) is not None:
+        order = order_of(pod.metadata) if pod is not None else None
+        self._note(ref, order.host if order is not None else None)
+        if order is not None:
             told += [each for each in self._hosts.get(order.host, ()) if each not in told]
         for each in told:
             each(ref)
+
+    def _note(self, ref: Ref, host: str | None) -> None:
+        """A pod is of this host now; None: of none, or gone."""
+        former = self._orderer.get(ref)
+        if former == host:
+            return
+        if former is not None:
+            self._ordered[former].discard(ref)
+            if not self._ordered[former]:
+                del self._ordered[former]
+            del self._orderer[ref]
+        if host is not None:
+            self._ordered[host].add(ref)
+            self._orderer[ref] = host
 
 
 def _added(listeners: defaultdict[K, list[OnChange]], key: K, on_change: OnChange) -> Callable[[], None]:

@@ -254,14 +254,16 @@ class Daemon:
     def _on_fact(self, stored: Stored) -> None:
         """Of a hundred hosts a plan concerns a few: only where it changes anything is there anything to decide."""
         if fact := self._read(stored):
-            before = self.state
-            self._decider.decide(fact, self._loop.time())
+            before, now_s = self.state, self._loop.time()
+            self._decider.decide(fact, now_s)
+            if not self._following.caught_up:
+                return  # its turn is the one that ends the history
             changes = not wants_the_same(before, self.state, fact.job)
-            if isinstance(fact, facts.MembersDesired) and self._following.caught_up:
+            if isinstance(fact, facts.MembersDesired):
                 self._repeat_ends(fact)
                 changes = self._expect_anew(fact.job) or changes
             if changes:
-                self._turns.soon()
+                self._turns.soon(now_s)
 
     def _lose_history(self) -> None:
         self._take(HistoryLost())

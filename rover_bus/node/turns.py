@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from rover_bus.events import positions
@@ -20,9 +21,15 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
 
 AGAIN_S = 0.5
+_HEARD: ContextVar[float | None] = ContextVar("heard", default=None)
 E = TypeVar("E")
 T = TypeVar("T")
 log = get_logger("rover.node")
+
+
+def heard_s() -> float | None:
+    """Return when the first fact of the present turn was received, in seconds of the loop; None: it is of none."""
+    return _HEARD.get()
 
 
 class Turns:
@@ -36,6 +43,7 @@ class Turns:
         self._loop = asyncio.get_running_loop()
         self._wake: asyncio.TimerHandle | None = None
         self._open = self._asked = False
+        self._heard_s: float | None = None
 
     def begin(self) -> None:
         """From here on there is something to decide on; asks at once."""
@@ -47,8 +55,10 @@ class Turns:
         self._open = False
         self._sleep()
 
-    def soon(self) -> None:
-        """Something happened: ask at the end of this turn of the loop."""
+    def soon(self, heard_s: float | None = None) -> None:
+        """Something happened: ask at the end of this turn of the loop. heard_s: when a fact of it was received."""
+        if self._open and self._heard_s is None:
+            self._heard_s = heard_s
         if self._open and not self._asked:
             self._asked = True
             self._loop.call_soon(self._take)
@@ -58,7 +68,12 @@ class Turns:
         if not self._open:
             return
         self._sleep()
-        wake_s = self._decide()
+        heard_s, self._heard_s = self._heard_s, None
+        token = _HEARD.set(heard_s)
+        try:
+            wake_s = self._decide()
+        finally:
+            _HEARD.reset(token)
         if wake_s is not None and self._open:
             self._wake = self._loop.call_at(wake_s, self._take)
 

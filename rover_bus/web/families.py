@@ -2,7 +2,7 @@
 
 Names have the prefix `rover_` and base units (seconds, bytes, cores, samples). A label is a job, tenant, host, role or a constant:
 nothing that grows with time. Counters are counted from facts, so they go on where they were when the process that serves them
-starts again.
+starts again; what an operator counts of itself begins with its lead.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["gauge", "counter"]
+Kind = Literal["gauge", "counter", "histogram"]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric. `labels`: their names; `about`: one sentence. A counter's name ends with `_total`."""
+    """One metric. `labels`: their names; `about`: one sentence. A counter's name ends with `_total`. A histogram has the one label
+    `le`: its figures are how many were at most each bound, and `sum`.
+    """
 
     name: str
     kind: Kind
@@ -29,6 +31,10 @@ def _gauge(name: str, about: str, *labels: str) -> MetricFamily:
 
 def _counter(name: str, about: str, *labels: str) -> MetricFamily:
     return MetricFamily(f"rover_{name}_total", "counter", labels, about)
+
+
+def _histogram(name: str, about: str) -> MetricFamily:
+    return MetricFamily(f"rover_{name}", "histogram", ("le",), about)
 
 
 FAMILIES: tuple[MetricFamily, ...] = (
@@ -58,6 +64,10 @@ FAMILIES: tuple[MetricFamily, ...] = (
     ),
     _gauge("tenant_store_limit_bytes", "Bytes that a tenant's account may store; 0 for no limit.", "tenant"),
     _gauge("jobs", "Jobs by state.", "state"),
+    _histogram(
+        "operator_reaction_seconds",
+        "From the receipt of a desired state by the operator that leads to its first request for a pod that this changes.",
+    ),
     # hosts
     _gauge("host_up", "Whether a host's daemon is there.", "host"),
     _gauge("host_cores", "Cores that a host has.", "host"),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rover_bus.web.families import FAMILIES, OWN, MetricFamily
@@ -65,12 +65,27 @@ class _Once(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for family in (*FAMILIES, *OWN):
-            metric = _empty(family)
-            for figure in self._by_family[family.name]:
+            figures = self._by_family[family.name]
+            for figure in figures:
                 if len(figure.labels) != len(family.labels):
                     raise KeyError(f"{family.name} has the labels {family.labels}, not {figure.labels}")
-                metric.add_metric(figure.labels, figure.value)
-            yield metric
+            yield _histogram(family, figures) if family.kind == "histogram" else _metric(family, figures)
+
+
+def _metric(family: MetricFamily, figures: Iterable[Figure]) -> CounterMetricFamily | GaugeMetricFamily:
+    metric = _empty(family)
+    for figure in figures:
+        metric.add_metric(figure.labels, figure.value)
+    return metric
+
+
+def _histogram(family: MetricFamily, figures: Iterable[Figure]) -> HistogramMetricFamily:
+    metric = HistogramMetricFamily(family.name, family.about)
+    counts = {figure.labels[0]: figure.value for figure in figures}
+    total = counts.pop("sum", 0.0)
+    if counts:
+        metric.add_metric((), [*counts.items()], total)
+    return metric
 
 
 def _empty(family: MetricFamily) -> CounterMetricFamily | GaugeMetricFamily:

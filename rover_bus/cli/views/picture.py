@@ -38,7 +38,13 @@ from rover_bus.events.host_facts import (
     HostStarted,
 )
 from rover_bus.events.identity import Member
-from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
+from rover_bus.events.profiles import (
+    HostProfile,
+    OperatorProfile,
+    ProcessSample,
+    ServerProfile,
+    WorkerProfile,
+)
 from rover_bus.events.streams import FACTS, PROFILES
 
 RATE_MEMORY_S = 10.0  # a sample that is older says nothing of now
@@ -128,6 +134,7 @@ class Picture:
         self.hosts_seen: dict[
             str, int
         ] = {}  # when each was heard of last, Unix milliseconds; not those that left
+        self.operator: OperatorProfile | None = None  # what the one that leads said last
         self.slow_hosts: set[str] = set()
         self.sequence = 0  # of the newest fact
         self.newest_ms = 0
@@ -197,6 +204,8 @@ class Picture:
         now = stored.sequence > self._before
         if isinstance(sample, HostProfile):
             self._take_host(sample, stored.time_ms, now=now)
+        elif isinstance(sample, OperatorProfile):
+            self.operator = sample
         elif isinstance(sample, WorkerProfile | ServerProfile) and sample.window_s > 0:
             self._take_member(sample, stored.time_ms, now=now)
 

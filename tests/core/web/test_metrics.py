@@ -22,7 +22,8 @@ from rover_bus.events.fact import JobFact
 from rover_bus.events.identity import DesiredMember, Member, Process
 from rover_bus.events.job import DataSpec, JobSpec
 from rover_bus.events.nats_jetstream import StoreUsage
-from rover_bus.events.profiles import HostProfile, ProcessSample, WorkerProfile
+from rover_bus.events.profiles import REACTION_BOUNDS_S, HostProfile, ProcessSample, WorkerProfile
+from rover_bus.kube.reactions import Reactions
 from rover_bus.web.families import FAMILIES, OWN
 from rover_bus.web.port import Figure
 from rover_bus.web.rendering import Rendering
@@ -137,9 +138,32 @@ def test_names_have_the_prefix_base_units_and_a_word_and_no_label_grows_with_tim
             "route",
             "status",
             "release",
+            "le",
         }
     names = [family.name for family in (*FAMILIES, *OWN)]
     assert len(names) == len(set(names))
+
+
+def test_an_operators_reactions_are_a_histogram_also_before_any(world: World) -> None:
+    def shown() -> dict[str, float]:
+        text = Rendering(ROUTE_NAMES, "1").render(figures_of(world.picture, around())).decode()
+        families = {each.name: each for each in text_string_to_metric_families(text)}
+        family = families["rover_operator_reaction_seconds"]
+        assert family.type == "histogram"
+        return {each.labels.get("le", each.name.rpartition("_")[2]): each.value for each in family.samples}
+
+    before = shown()
+    assert set(before.values()) == {0.0}
+    assert [*before] == [*map(str, REACTION_BOUNDS_S), "+Inf", "count", "sum"]
+    reactions = Reactions()
+    for seconds in (0.004, 0.005, 0.2, 11.0):
+        reactions.note(seconds)
+    sample = encode(reactions.profile("abc", 5.0))
+    world.picture.take_sample(Stored(1, subjects.operator_profile("abc"), sample))
+    after = shown()
+    assert [after[bound] for bound in ("0.005", "0.01", "0.25", "10.0", "+Inf")] == [2, 2, 3, 3, 4]
+    assert after["count"] == 4
+    assert after["sum"] == pytest.approx(11.209)
 
 
 def test_a_hundred_jobs_of_twenty_members_make_few_series(world: World) -> None:
