@@ -183,8 +183,7 @@ class NatsBus(NatsStorage):
             for endpoint in named
         ]
         asked = [
-            Interest(subject, "", description.describing(verb, self.send))
-            for subject, verb in description.questions()
+            Interest(subject, "", description.describing(self.send)) for subject in description.questions()
         ]
         return await self._keep(served + asked)
 

@@ -19,6 +19,7 @@ import msgspec
 from rover_bus.events.bus import Message
 from rover_bus.events.nats_wire import Raw
 
+VERBS = ("PING", "INFO", "STATS")
 QUEUE = "q"  # the protocol's default queue group
 ERROR = "Nats-Service-Error"
 ERROR_CODE = "Nats-Service-Error-Code"
@@ -76,16 +77,18 @@ class Service:
     metadata: Mapping[str, str] = field(default_factory=dict)
     endpoints: list[Endpoint] = field(default_factory=list)
 
-    def questions(self) -> list[tuple[str, str]]:
-        """Return (subject, verb) of everything that may be asked of it."""
-        ends = ("", f".{self.name}", f".{self.name}.{self.id}")
-        return [(f"$SRV.{verb}{end}", verb) for verb in ("PING", "INFO", "STATS") for end in ends]
+    def questions(self) -> list[str]:
+        """Return the subjects of everything that may be asked of it; the second token is the verb. A subscription costs its process
+        a task: an operator has services for each of a hundred nodes.
+        """
+        return [f"$SRV.*{end}" for end in ("", f".{self.name}", f".{self.name}.{self.id}")]
 
-    def describing(self, verb: str, send: SendBytes) -> Callable[[Raw], Awaitable[None]]:
-        """Return what answers `verb`."""
+    def describing(self, send: SendBytes) -> Callable[[Raw], Awaitable[None]]:
+        """Return what answers all verbs."""
 
         async def describe(raw: Raw) -> None:
-            if raw.reply:
+            verb = raw.subject.split(".")[1]
+            if raw.reply and verb in VERBS:
                 send(raw.reply, self.answer(verb))
 
         return describe
