@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -42,6 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         _begin_elsewhere(items)
     else:
         _deal(items)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector of cycles off thousands of tests and all that they import: each full collection would look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 def _begin_elsewhere(items: list[pytest.Item]) -> None:

@@ -26,6 +26,9 @@ def main() -> int:
 
             decode.run(sys.stdin.buffer, sys.stdout.buffer)
             return 0
+        from rover_bus.cli.collecting import end_uncollected
+
+        end_uncollected()
         return _run_command()
     except KeyboardInterrupt:
         return INTERRUPTED

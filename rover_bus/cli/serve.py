@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rover_bus.cli.collecting import collect_seldom, end_uncollected
 from rover_bus.cli.http_options import HttpOptions, add_http_options
 from rover_bus.cli.log_lines import configure_logs
 from rover_bus.cli.open_files import check_open_files
@@ -122,6 +123,7 @@ class ServiceOptions:
 def main(arguments: list[str] | None = None) -> int:
     """Run one service until it is told to end; return an exit code as docs/cli.md lists them."""
     options = read_options(arguments)
+    end_uncollected()
     faulthandler.enable()  # a crash inside (SIGBUS, SIGSEGV) leaves its lines on stderr, and these go into the event
     if options.ready_file:  # of a former process: a pod's volume outlives its container
         Path(options.ready_file).unlink(missing_ok=True)
@@ -311,7 +313,6 @@ async def _serve_brain(bus: NatsBus, options: ServiceOptions, stop: asyncio.Even
     from rover_bus.brain.keeping import keep_within
     from rover_bus.brain.service import build_brain
     from rover_bus.cli.beside_brain import purge_for_masters, with_keys
-    from rover_bus.cli.collecting import collect_seldom
     from rover_bus.cli.options import parse_quotas
 
     holder = f"{name(options)}.{os.getpid()}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -25,7 +27,7 @@ def thawed() -> Iterator[None]:
     gc.disable()  # only what the test calls collects
     yield
     gc.enable()
-    gc.unfreeze()
+    gc.freeze()  # as tests/conftest.py has it
 
 
 def test_what_is_young_and_dead_is_collected_before_the_rest_is_set_aside() -> None:
@@ -46,3 +48,22 @@ def test_a_cycle_that_dies_after_it_was_set_aside_is_collected_by_a_full_one() -
     assert died() is not None
     set_aside(full=True)
     assert died() is None
+
+
+@pytest.mark.parametrize("module", ["entry", "serve"])
+def test_a_process_of_ours_ends_without_a_search_for_cycles(module: str) -> None:
+    run = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print('set aside', gc.get_freeze_count() > 1000))\n"  # the first is called last
+        f"from rover_bus.cli.{module} import main\n"
+        "sys.argv = ['x', *sys.argv[1:]]\n"
+        "sys.exit(main())\n"
+    )
+    words = {
+        "entry": ["--version"],
+        "serve": ["master", "--url", "nats://127.0.0.1:9", "--secret-file", "/none"],
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", run, *words[module]], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "set aside True" in done.stdout, done.stderr
