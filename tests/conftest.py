@@ -16,7 +16,7 @@ settings.load_profile("no deadlines")
 pytest.register_assert_rewrite("platform_contract")  # scenes that two rings share
 
 pytest_plugins = ["kube_fixtures"]
-BROKER = Path(__file__).parent / "broker"
+BROKER, SIMULATION = (Path(__file__).parent / ring for ring in ("broker", "simulation"))
 # Seconds since 1970, given by `.ci/run`: no test of a ring begins later.
 ENDS_AT = os.environ.get("TEST_ENDS_AT", "")
 DAY_S = 86400
@@ -62,21 +62,27 @@ def _begin_elsewhere(items: list[pytest.Item]) -> None:
 def _deal(items: list[pytest.Item]) -> None:
     """Have half of the processes of a run begin with the tests that wait for a broker, while the others use the cores.
 
-    pytest-xdist gives each of its processes an equal run of the tests, in their order. Files stay whole: their fixtures are.
+    pytest-xdist gives each of its processes an equal run of the tests, in their order, and one that is done takes the last ones of
+    another: so what is long comes first (whole stacks, whole histories), and what is short fills each run up, for an end at which
+    all of them work. Files stay whole: their fixtures are.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    waiting = [tests for path, tests in files.items() if path.is_relative_to(BROKER)]
-    others = [test for path, tests in files.items() if not path.is_relative_to(BROKER) for test in tests]
-    if processes < 2 or not waiting or not others:
+    waiting = [path for path in files if path.is_relative_to(BROKER)]
+    waiting.sort(key=lambda path: not path.is_relative_to(BROKER / "cli"))
+    computing = [path for path in files if path.is_relative_to(SIMULATION)]
+    others = [test for path in files if path not in {*waiting, *computing} for test in files[path]]
+    if processes < 2 or not waiting or not (computing or others):
         return
     size, shares = -(-len(items) // processes), processes // 2
+    begins = [waiting[share::shares] for share in range(shares)]
+    begins += [computing[share :: processes - shares] for share in range(processes - shares)]
     dealt: list[pytest.Item] = []
-    for share in range(shares):
-        begins = [test for tests in waiting[share::shares] for test in tests]
-        filled = max(size - len(begins), 0)
-        dealt += [*begins, *others[:filled]]
+    for paths in begins:
+        first = [test for path in paths for test in files[path]]
+        filled = max(size - len(first), 0)
+        dealt += [*first, *others[:filled]]
         others = others[filled:]
     items[:] = [*dealt, *others]

@@ -1,6 +1,6 @@
 """Whole histories under chance: every sample is applied exactly once, or dead-lettered by name; the witness judges.
 
-200 seeds here, more on demand: ROVER_SEEDS=COUNT or COUNT@FIRST (`make simulate`). A seed that fails is named with the command that
+100 seeds here, more on demand: ROVER_SEEDS=COUNT or COUNT@FIRST (`make simulate`). A seed that fails is named with the command that
 replays it.
 """
 
@@ -19,8 +19,8 @@ from rover_bus.events.memory_broker import MemoryBroker
 from rover_bus.simulation.history import live
 from rover_bus.simulation.rules import Rules
 
-BLOCKS = 10
-COUNT, _, FIRST = os.environ.get("ROVER_SEEDS", os.environ.get("ROVER_SIMULATIONS", "200")).partition("@")
+BLOCKS = 5
+COUNT, _, FIRST = os.environ.get("ROVER_SEEDS", os.environ.get("ROVER_SIMULATIONS", "100")).partition("@")
 SEEDS = range(int(FIRST or 0), int(FIRST or 0) + int(COUNT))
 REPLAYED = (3, 11, 19)
 ONCE_WRONG = {

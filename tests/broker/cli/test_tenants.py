@@ -107,9 +107,9 @@ def test_checkpoints_of_a_tenants_job_are_found_and_started_from_by_its_people_a
         return done.stdout
 
     (tmp_path / "t.csv").write_text("label,user\n" + "".join(f"{n % 2},u{n % 7}\n" for n in range(ROWS)))
-    checkpointed = FILE + '[checkpoint]\nevery = "1s"\n'
+    checkpointed = FILE + '[checkpoint]\nevery = "0.3s"\n'
     for tenant in ("ads", "maps"):
-        for name, epochs in (("demo", 200), ("again", 201)):
+        for name, epochs in (("demo", 60), ("again", 61)):
             text = checkpointed.replace("TENANT", tenant).replace('"demo"', f'"{name}"')
             (tmp_path / f"{tenant}-{name}.toml").write_text(text.replace("epochs = 1", f"epochs = {epochs}"))
     with RunningStack(home, disposable=True) as stack:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from rough_delivery import ROUGH_DELIVERY
+from seeds import seeds
 
 from rover_bus.node.simulated import SimulatedHost
 from rover_bus.ps import core as server_core
@@ -69,7 +70,7 @@ def test_a_server_dies_in_the_middle_of_a_move_and_nothing_is_lost_or_twice(at_s
         assert verdict.good, verdict.wrong
 
 
-@pytest.mark.parametrize("seed", range(4000, 4020))
+@pytest.mark.parametrize("seed", seeds("ROVER_MOVES", few=10, many=20, first=4000))
 def test_servers_change_and_die_in_any_weather(seed):
     plan = draw(seed)
     expected_s = 3.0 + plan.epochs * plan.records / plan.batch_size * plan.batch_s / plan.workers

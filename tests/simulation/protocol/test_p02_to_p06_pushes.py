@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from rough_delivery import ROUGH_DELIVERY
+from seeds import seeds
 
 from rover_bus.events.requests import ServerAddress
 from rover_bus.events.starts import EMPTY
@@ -195,7 +196,7 @@ def test_a_server_that_no_log_admitted_is_of_no_use():
     assert reply.code == "not_admitted"
 
 
-@pytest.mark.parametrize("seed", range(2000, 2020))
+@pytest.mark.parametrize("seed", seeds("ROVER_DEAD_SERVERS", few=10, many=20, first=2000))
 def test_servers_die_in_any_weather(seed):
     from rover_bus.simulation.plan import draw
 

@@ -1,15 +1,15 @@
 """P14 in the whole system: checkpoints on storage are damaged, then every process and all memory is lost; the witness is the judge.
 
 The product takes the newest checkpoint that is whole, whatever it has to pass over; a weaker rule loses samples. More histories on
-demand: ROVER_DAMAGED=COUNT or COUNT@FIRST.
+demand: `make simulate`, or ROVER_DAMAGED=COUNT or COUNT@FIRST.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
+from seeds import seeds
 
 from rover_bus.events.errors import RoverError
 from rover_bus.events.memory_links import CALM
@@ -38,9 +38,8 @@ STORED = Plan(
     stored=True,
     blows=(Blow(5.0, "damage_storage", 0.3, 2), Blow(5.1, "lose_all_memory")),
 )
-COUNT, _, FIRST = os.environ.get("ROVER_DAMAGED", "60").partition("@")
-SEEDS = range(int(FIRST or 0), int(FIRST or 0) + int(COUNT))
-BLOCKS = 4
+SEEDS = seeds("ROVER_DAMAGED", few=30, many=60)
+BLOCKS = 2
 
 
 class Watched(SimulatedMemory):
