@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         _deal(items)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
     """Keep the collector of cycles off thousands of tests and all that they import: each full collection would look at them."""
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _begin_elsewhere(items: list[pytest.Item]) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import t as student
 
 from rover_bus.brain.models.forms import ASYNCHRONOUS, FORMS, OPTIMUS_ASYNC, OPTIMUS_SYNC, SYNCHRONOUS, Form
 from rover_bus.brain.models.ingest import fit_bounded
@@ -184,6 +183,8 @@ def test_a_long_history_is_fitted_at_bounded_cost_and_closer_than_a_short_one(
 
 @pytest.mark.parametrize("freedom", [3, 5, 17, 100])
 def test_the_quantile_is_students(freedom: int) -> None:
+    from scipy.stats import t as student  # half a second, which each process that collects would pay
+
     assert student_95(freedom) == pytest.approx(float(student.ppf(0.95, freedom)), rel=0.02)
 
 
