@@ -79,12 +79,16 @@ def _deal(items: list[pytest.Item]) -> None:
     waiting = [path for path in files if path.is_relative_to(BROKER)]
     waiting.sort(key=lambda path: not path.is_relative_to(BROKER / "cli"))
     computing = [path for path in files if path.is_relative_to(SIMULATION)]
+    # A folder's histories are lived once for all its files.
+    folders = list(dict.fromkeys(path.parent for path in computing))
     others = [test for path in files if path not in {*waiting, *computing} for test in files[path]]
     if processes < 2 or not waiting or not (computing or others):
         return
     size, shares = -(-len(items) // processes), processes // 2
     begins = [waiting[share::shares] for share in range(shares)]
-    begins += [computing[share :: processes - shares] for share in range(processes - shares)]
+    for share in range(processes - shares):
+        mine = folders[share :: processes - shares]
+        begins.append([path for path in computing if path.parent in mine])
     dealt: list[pytest.Item] = []
     for paths in begins:
         first = [test for path in paths for test in files[path]]

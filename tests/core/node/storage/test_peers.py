@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import until
 
 from rover_bus.events.errors import AccessDenied
 from rover_bus.flash import copies
-from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, StorageFailed
+from rover_bus.flash.errors import BrokenCheckpoint, NoCheckpoint, SlotsBusy, StorageFailed
 from rover_bus.flash.lineage import digest_staged
 from rover_bus.flash.staged import find_staged, newest_staged
 from rover_bus.flash.store import FlashStore
@@ -48,10 +49,17 @@ class Pair:
         self.state["emb"][slice(None) if ids is None else ids] += cut
         self.state["step"] = np.array(cut)
         touched = None if ids is None else {"emb": np.array(ids), "none": np.array([], np.int64)}
-        self.store.save(self.state, cut, touched=touched, extra=b"applied %d" % cut)
+        until(lambda: self._saved(cut, touched), "the thread that served a copy lets go of its slot")
         self.store.write_links()
         if digesting:
             digest_staged(newest_staged(self.own / "u1", "ps-0", model="m"))
+
+    def _saved(self, cut, touched):
+        try:
+            self.store.save(self.state, cut, touched=touched, extra=b"applied %d" % cut)
+        except SlotsBusy:
+            return False
+        return True
 
     def copy(self, cut, source=Counting, secret=SECRET):
         peer = source(self.server.address, secret, PartOfCut("u1", "ps-0", (0, cut)))
