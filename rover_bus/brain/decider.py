@@ -17,7 +17,6 @@ from rover_bus.brain import freezing, memory_relief, publishing, remedies, turns
 from rover_bus.brain.asked import answer_request
 from rover_bus.brain.backlog import Backlog
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.endings import past_of
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.granting import cores_left_for
@@ -38,9 +37,9 @@ from rover_bus.brain.log import (
     ObservedFact,
 )
 from rover_bus.brain.losses import give_up_places, lost_workers
-from rover_bus.brain.marginal import goes_by_gain, stragglers_by_half
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
-from rover_bus.brain.settling import propose_because, settle
+from rover_bus.brain.replacing import replace_slowest, replace_stragglers
+from rover_bus.brain.settling import settle
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
 from rover_bus.brain.stalled import begin_with_less, note_stalled, say_not_withdrawn
 from rover_bus.brain.standing_models import StandingModels
@@ -88,7 +87,7 @@ from rover_bus.events.inputs import (
     Ticked,
     TookOver,
 )
-from rover_bus.events.job import PlanMode, is_synchronous
+from rover_bus.events.job import PlanMode
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import Outgoing
 from rover_bus.events.poison import apart
@@ -391,7 +390,8 @@ class BrainDecider:
         }
         unless_one_is_under_way = {
             "leave hosts": leave_slow_hosts(name, known, self.state),
-            "replace": self._replace(name, known),
+            "replace": replace_stragglers(name, known, self.state),
+            "replace slowest": replace_slowest(name, known, self.state),
             "cool servers": self._cool(name, known),
             "memory limits": self._trim(name, known),
         }
@@ -470,22 +470,6 @@ class BrainDecider:
         wish = memory_relief.spare_memory(known, self.state)
         if wish is not None:
             yield from settle(name, known, self.state, self.models, wish)
-
-    def _replace(self, name: str, known: KnownJob) -> Steps:
-        by_half = goes_by_gain(known)
-        stayed = "all wait for it" if is_synchronous(known.spec) else "smaller leases were not enough"
-        slow = stragglers_by_half(known) if by_half else remedies.workers_to_replace(known)
-        if not slow or known.held is None or known.paused:
-            return
-        wish = Wish(
-            size=known.held,
-            step="replace",
-            constant=Reason.STRAGGLER_REPLACE,
-            detail=f"{', '.join(map(str, slow))} "
-            + ("below half of the median" if by_half else f"stayed slow: {stayed}"),
-            measured=known.throughput,
-        )
-        yield propose_because(name, known, self.state, wish, replaces=slow)
 
     # -- what leaves ---------------------------------------------------------------------------------------------------
 

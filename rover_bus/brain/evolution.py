@@ -236,7 +236,8 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
     job.plan = plan.plan
     job.probes += plan.step == "probe"
     job.waits_for, job.said = [], ("", "")
-    job.left_s = job.clock_s if plan.constant == Reason.HOST_SLOW else job.left_s
+    leaves = plan.constant in (Reason.HOST_SLOW, Reason.SLOWEST_REPLACE)
+    job.left_s = job.clock_s if leaves else job.left_s
     first, job.hosts = not job.hosts, plan.hosts or job.hosts
     if first:
         job.masters = plan.masters

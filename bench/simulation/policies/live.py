@@ -29,7 +29,16 @@ from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersS
 
 ALL_STAGES = frozenset({1, 2, 3})
 SIZING = ("sizes", "memory limits")
-LOOKING_AFTER = ("hosts", "stragglers", "hot server", "leave hosts", "replace", "cool servers", "loss")
+LOOKING_AFTER = (
+    "hosts",
+    "stragglers",
+    "hot server",
+    "leave hosts",
+    "replace",
+    "replace slowest",
+    "cool servers",
+    "loss",
+)
 
 
 class LiveBrain:

@@ -59,6 +59,9 @@ class Reason(StrEnum):
     STRAGGLER_HOLDS_UP_ALL = "straggler_holds_up_all"  # of a synchronous job: a smaller share would help none
     HOST_SLOW = "host_slow"
     STRAGGLER_REPLACE = "straggler_replace"
+    SLOWEST_REPLACE = (
+        "slowest_replace"  # of a synchronous job: slower than its peers for good, and all wait for it
+    )
     HOT_SERVER_MOVE_SLOTS = "hot_server_move_slots"
     HOT_SERVER_ADD_CORES = "hot_server_add_cores"
     HOT_SERVER_ADD_SERVER = "hot_server_add_server"

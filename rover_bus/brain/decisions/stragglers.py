@@ -1,4 +1,5 @@
-"""Slow workers: found by rate against their peers and against their own past, with hysteresis; smaller leases, then replace.
+"""Slow workers: found by rate against their peers and against their own past, with hysteresis; smaller leases, then replace. And
+the slowest of workers that wait for one another, which need not be a straggler to cost all of them its part.
 
 Fed by windows of samples a second a worker, feeds lease sizes and plans. Works with two workers, where a rule on the median of
 all sees nothing (S18); the order of remedies is `algorithms.md §6` [ours]; Optimus' rule is `optimus.is_straggler` [paper].
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from math import log, sqrt
 
 import msgspec
 
@@ -23,16 +25,37 @@ REPLACE_TOGETHER_WINDOWS = (
 )
 _MADS = 4.0
 _MEMORY = 0.1  # how fast the own past follows, a window
+LASTING_WINDOWS = 8  # from which what a worker differs by from its peers is told from noise
+_LASTS = 0.05  # how fast that follows, a window
+_SURE = 1.0  # standard deviations: to replace in vain costs little, not to replace costs each step
 
 
 class WorkerPace(msgspec.Struct, frozen=True):
-    """One worker as seen so far. `past` is its usual rate in samples a second, 0 before the first window."""
+    """One worker as seen so far. `past` is its usual rate in samples a second, 0 before the first window; `lasting` the mean log of
+    its rate over the median of its peers, in so many good `windows`, and `scatter` the variance of one.
+    """
 
     past: float = 0.0
     slow: int = 0
     good: int = 0
     straggling: int = 0  # windows since it was found, 0: not a straggler
     share: float = 1.0  # its rate as a share of what is expected of it
+    lasting: float = 0.0
+    windows: int = 0
+    scatter: float = 0.0
+
+    @property
+    def doubt(self) -> float:
+        """The variance of `lasting`."""
+        return self.scatter / max(min(self.windows, 1 / _LASTS), 1.0)
+
+
+class SlowestWorker(msgspec.Struct, frozen=True):
+    """The worker that all others wait for: by how much it is `behind` its peers, and what all `gain` by another one, in logs."""
+
+    worker: int
+    behind: float
+    gain: float
 
 
 class StragglerRemedy(msgspec.Struct, frozen=True):
@@ -64,6 +87,21 @@ def decide_stragglers(paces: Mapping[int, WorkerPace], *, together: bool = False
         share = 1.0 if together else min(max(pace.share, 0.05), 1.0)
         remedies.append(StragglerRemedy(worker, reason, share))
     return remedies
+
+
+def find_slowest(paces: Mapping[int, WorkerPace], workers: int) -> SlowestWorker | None:
+    """Return the slowest of workers that take each step together; None while a straggler is among them, or one is not known yet.
+
+    A successor is taken to be any of the `workers` that there are: of n it is as slow as the slowest once, and leaves the second
+    slowest to wait for otherwise [ours; docs/design/0086].
+    """
+    known = [(pace.lasting, index) for index, pace in paces.items() if pace.windows >= LASTING_WINDOWS]
+    if workers < 2 or len(known) < workers or any(pace.straggling or pace.slow for pace in paces.values()):
+        return None
+    (slowest, worker), (second, other) = sorted(known)[:2]
+    if second - slowest < _SURE * sqrt(paces[worker].doubt + paces[other].doubt):
+        return None
+    return SlowestWorker(worker, -slowest, (second - slowest) * (1 - 1 / workers))
 
 
 class _Peers:
@@ -106,7 +144,18 @@ def _evolve(pace: WorkerPace, rate: float, peers: _Peers) -> WorkerPace:
     # The past must not learn to call slowness usual.
     learns = not straggling and not slow
     past = rate if not pace.past else pace.past + _MEMORY * (rate - pace.past) if learns else pace.past
-    return WorkerPace(past, slow, good, straggling, share)
+    known = WorkerPace(past, slow, good, straggling, share, pace.lasting, pace.windows, pace.scatter)
+    middle = peers.median(rate) if peers else 0.0
+    return _compared(known, log(rate / middle)) if learns and middle > 0 and rate > 0 else known
+
+
+def _compared(pace: WorkerPace, behind: float) -> WorkerPace:
+    """Take in how a worker compared with its peers in a good window (log)."""
+    follows, step = max(_LASTS, 1 / (pace.windows + 1)), behind - pace.lasting
+    scatter = (1 - follows) * (pace.scatter + follows * step * step)
+    return msgspec.structs.replace(
+        pace, lasting=pace.lasting + follows * step, windows=pace.windows + 1, scatter=scatter
+    )
 
 
 def _share(pace: WorkerPace, rate: float, peers: _Peers) -> float:

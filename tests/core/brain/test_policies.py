@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from brain_states import cluster, round_of, runs, size, speed, waits
 
-from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.decisions.optimus import fit_curve, is_worth
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.stragglers import WorkerPace
 from rover_bus.brain.marginal import stragglers_by_half
+from rover_bus.brain.replacing import replace_stragglers
 from rover_bus.brain.settling import settle
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
@@ -95,14 +95,13 @@ def test_a_worker_below_half_of_the_median_is_replaced_at_once() -> None:
     job = optimus(runs("one", size(4)))
     job.paces = {i: WorkerPace(past=100.0, share=0.45 if i == 2 else 1.0) for i in range(4)}
     assert [member.name for member in stragglers_by_half(job)] == ["worker-2"]
-    decider = BrainDecider(1)
-    decider.state = cluster(job)
-    (plan,) = decider._replace("one", job)
+    state = cluster(job)
+    (plan,) = replace_stragglers("one", job, state)
     assert isinstance(plan, PlanProposed)
     assert (plan.constant, [each.name for each in plan.replaces]) == ("straggler_replace", ["worker-2"])
     assert plan.cause == job.after("window"), "no fact has named a straggler"
     job.stragglers = {2: "straggler_replace"}
-    (plan,) = decider._replace("one", job)
+    (plan,) = replace_stragglers("one", job, state)
     assert isinstance(plan, PlanProposed)
     assert plan.cause == causes.straggler(plan.replaces[0])
     job.paces[2] = WorkerPace(past=100.0, share=0.55)
