@@ -95,10 +95,11 @@ def _instead(wish: Wish, size: Size) -> Wish:
     if wish.step == "start":
         smaller = f"{wish.detail}; smaller, so that hosts have room for it"
         return msgspec.structs.replace(wish, size=size, detail=smaller, others=[])
+    shrinks = wish.constant is Reason.BEST_VALUE_UNDER_CAPACITY and wish.predicted < wish.measured
     return Wish(
         size=size,
         step=wish.step,
-        constant=Reason.MORE_THROUGHPUT,
+        constant=wish.constant if shrinks else Reason.MORE_THROUGHPUT,
         detail="the best size that hosts have room for",
         measured=wish.measured,
     )

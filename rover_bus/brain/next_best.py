@@ -34,15 +34,34 @@ CHOSEN_BY_ROUNDS = ("scale", "probe")
 
 
 def next_best(job: KnownJob, contender: Contender, decision: PlanDecision) -> list[Size]:
-    """What a job that is to grow would take instead, where no host has room for what was chosen: the fastest first."""
+    """What a job takes instead, where no host has room for what was chosen: of growth the fastest first, of a shrink what gives
+    others as much room, the fastest first, then what gives them most.
+    """
     front, held, view = contender.front, job.held, contender.view
     assert front is not None
     assert held is not None
-    least = view.measured_throughput * (1 + RULES.restraint.dead_band)
-    taken = decision.scores["throughput"]
-    rows = [int(row) for row in np.argsort(-front.speed) if least < front.speed[row] < taken]
-    sizes = [size_after(held, front.allocations[row]) for row in _some_of(rows, front, view.held)]
+    if decision.allocation.cores < view.held.cores:
+        rows = _smaller(front, decision.allocation, view.held)
+    else:
+        least = view.measured_throughput * (1 + RULES.restraint.dead_band)
+        taken = decision.scores["throughput"]
+        fastest = [int(row) for row in np.argsort(-front.speed) if least < front.speed[row] < taken]
+        rows = _some_of(fastest, front, view.held)
+    sizes = [size_after(held, front.allocations[row]) for row in rows]
     return [size for size in sizes if size.shape != held.shape and not declined(job, size)]
+
+
+def _smaller(front: PlanFront, chosen: Allocation, held: Allocation) -> list[int]:
+    """The rows of a front that need no more cores than what was chosen, then those that need less than what is held.
+
+    Fewer servers need more memory each, which may be on no host; a shrink that is refused for it leaves the room of all it holds to
+    no other job.
+    """
+    cores = [each.cores for each in front.allocations]
+    fastest = [int(row) for row in np.argsort(-front.speed)]
+    as_much = [row for row in fastest if cores[row] <= chosen.cores and front.allocations[row] != chosen]
+    less = sorted((row for row in fastest if chosen.cores < cores[row] < held.cores), key=cores.__getitem__)
+    return [*_some_of(as_much, front, held), *_some_of(less, front, held)]
 
 
 def next_in_room(
@@ -128,8 +147,8 @@ def _growth_where_they_stand(job: KnownJob, role: str, state: BrainState) -> flo
 
 
 def _some_of(rows: list[int], front: PlanFront, held: Allocation) -> list[int]:
-    """A few of the rows (fastest first): from the fastest down to the least, and those that leave servers as they are, which may
-    have no room to grow where they stand.
+    """A few of the rows, in their order: evenly taken, and the first that leave servers as they are, which may have no room
+    to be other ones where they stand.
     """
     spread = rows[:: max(-(-len(rows) // MOST_OTHERS), 1)]
     as_served = [row for row in rows if _servers_of(front.allocations[row]) == _servers_of(held)]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from brain_states import cluster, runs, size
+import numpy as np
+from brain_states import GIB, cluster, runs, size
 
-from rover_bus.brain.next_best import next_in_room
+from rover_bus.brain.decisions.plans import PlanDecision
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.rounds import Contender
+from rover_bus.brain.decisions.scaling import PlanFront
+from rover_bus.brain.granting import GrantedSize, grant_best
+from rover_bus.brain.next_best import next_best, next_in_room
 from rover_bus.brain.rooms import fits_hosts, moving_workers
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
-from rover_bus.brain.wishes import Wish
+from rover_bus.brain.wishes import Wish, view_of
 from rover_bus.events.facts import Size
 from rover_bus.events.job import RoleSpec, WorkersSpec
 
@@ -58,3 +64,45 @@ def test_none_costs_more_than_what_was_chosen() -> None:
 
 def test_what_is_no_choice_of_a_round_has_none() -> None:
     assert sizes_of("relief")[0] == []
+
+
+def shrunk(server_gib: int) -> tuple[GrantedSize, Wish]:
+    """What a job of 8 workers gets, with a server on each of two hosts of 48 GiB, that is to give up one of them."""
+
+    def of(workers: int, servers: int) -> Size:
+        return size(workers, servers, server_bytes=2 * server_gib * GIB // servers)
+
+    held, chosen = of(8, 2), of(2, 1)
+    job = runs("job", held)
+    job.where["ps-1"] = "i"
+    state = cluster(job, runs("other", size(1), host="i"), hosts="hi", cores=9.0, memory_bytes=48 * GIB)
+    offered = [job.charge(each) for each in (of(1, 1), chosen, of(1, 2), of(2, 2), of(6, 2), held)]
+    front = PlanFront(
+        offered, np.array([each.cores for each in offered]), np.array([1.0, 2.0, 1.4, 2.5, 4.0, 4.1])
+    )
+    decision = PlanDecision(
+        allocation=offered[1], reason=Reason.BEST_VALUE_UNDER_CAPACITY, scores={"throughput": 2.0}
+    )
+    wish = Wish(
+        size=chosen,
+        step="scale",
+        constant=decision.reason,
+        measured=4.1,
+        predicted=2.0,
+        others=next_best(job, Contender(view=view_of(job), front=front), decision),
+    )
+    return grant_best("job", wish, state, {})
+
+
+def test_a_shrink_to_servers_that_no_host_can_hold_is_another_one_that_gives_as_much() -> None:
+    granted, wish = shrunk(server_gib=20)
+    assert granted.size is not None, "what it holds stayed with it"
+    assert (granted.size.workers, granted.size.servers) == (1, 2)
+    assert granted.size.server_memory_bytes == 20 * GIB
+    assert wish.constant == "best_value_under_capacity", "it is no gain of its own"
+
+
+def test_a_shrink_that_a_host_can_hold_is_the_one_that_was_chosen() -> None:
+    granted, _ = shrunk(server_gib=10)
+    assert granted.size is not None
+    assert (granted.size.workers, granted.size.servers) == (2, 1)
