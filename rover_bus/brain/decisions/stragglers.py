@@ -27,7 +27,7 @@ _MADS = 4.0
 _MEMORY = 0.1  # how fast the own past follows, a window
 LASTING_WINDOWS = 8  # from which what a worker differs by from its peers is told from noise
 _LASTS = 0.05  # how fast that follows, a window
-_SURE = 1.0  # standard deviations: to replace in vain costs little, not to replace costs each step
+_SURE = 2.0  # standard deviations: each window asks again
 
 
 class WorkerPace(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class WorkerPace(msgspec.Struct, frozen=True):
     @property
     def doubt(self) -> float:
         """The variance of `lasting`."""
-        return self.scatter / max(min(self.windows, 1 / _LASTS), 1.0)
+        return self.scatter / max(min(self.windows, 2 / _LASTS - 1), 1.0)
 
 
 class SlowestWorker(msgspec.Struct, frozen=True):
