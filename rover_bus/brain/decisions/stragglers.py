@@ -146,7 +146,8 @@ def _evolve(pace: WorkerPace, rate: float, peers: _Peers) -> WorkerPace:
     past = rate if not pace.past else pace.past + _MEMORY * (rate - pace.past) if learns else pace.past
     known = WorkerPace(past, slow, good, straggling, share, pace.lasting, pace.windows, pace.scatter)
     middle = peers.median(rate) if peers else 0.0
-    return _compared(known, log(rate / middle)) if learns and middle > 0 and rate > 0 else known
+    behind = log(rate) - log(middle) if middle > 0 and rate > 0 else None
+    return _compared(known, behind) if learns and behind is not None else known
 
 
 def _compared(pace: WorkerPace, behind: float) -> WorkerPace:
