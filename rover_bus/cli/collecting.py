@@ -35,7 +35,7 @@ async def collect_seldom(first_s: float = 0.0, every_s: float = EVERY_S) -> None
     """Set aside what has lasted, for ever. first_s: within which all is made that will last: nothing is collected before."""
     import asyncio  # here: commands end by this module too, and few of them have a loop
 
-    with _left_alone():
+    with left_alone():
         await asyncio.sleep(first_s)
     turn = 0
     try:
@@ -48,7 +48,8 @@ async def collect_seldom(first_s: float = 0.0, every_s: float = EVERY_S) -> None
 
 
 @contextmanager
-def _left_alone() -> Iterator[None]:
+def left_alone() -> Iterator[None]:
+    """Collect nothing in the body."""
     gc.disable()
     try:
         yield

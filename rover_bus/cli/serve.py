@@ -408,12 +408,12 @@ async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
 
 
 async def _serve_operator(_bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
+    from rover_bus.cli.collecting import left_alone
     from rover_bus.kube.lean_imports import leave_unloaded
 
-    leave_unloaded(
-        "rover_bus.client"
-    )  # of which it reads job files alone: the rest loads numpy, 0.1 s and 15 MB
-    from rover_bus.cli.operating import operate
+    leave_unloaded("rover_bus.client")  # it reads job files alone: the rest loads numpy, 0.1 s and 15 MB
+    with left_alone():
+        from rover_bus.cli.operating import operate
 
     await operate(options, stop, partial(_announce_ready, options))
 

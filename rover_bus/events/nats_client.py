@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import logging
 import re
 import time
@@ -21,6 +22,7 @@ from rover_bus.events.nats_py import Client, ClientSubscription, Msg, nats
 
 CALL_TIMEOUT_S = 5.0
 HEADERS_BYTES = 64 << 10  # more than ours ever hold: below that headers are not counted
+HEADERS_KEPT = 256  # as they came, and as they are read
 PENDING_BYTES = 16 << 20  # written but not yet sent, before publish waits
 _DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?"([^"]+)"', re.IGNORECASE)
 
@@ -66,11 +68,25 @@ class Interest:
                 await subscription.unsubscribe()
 
 
+class _Client(Client):
+    """A client that reads headers of messages once which many clients of its process receive, as facts are by an operator's."""
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        return _parsed(raw).copy()
+
+
+@functools.lru_cache(maxsize=HEADERS_KEPT)
+def _parsed(raw: bytes) -> dict[str, str]:
+    read: dict[str, str] = Client._parse_header_lines(raw)
+    return read
+
+
 async def dial(
     broker: BrokerAddress, on_error: Callable[[Exception], None], on_closed: Callable[[Client], None]
 ) -> Client:
     """Return a connected client. Raises BrokerUnreachable within about `timeout_s`, or AccessDenied."""
-    client = Client()
+    client = _Client()
     errors: list[Exception] = []
 
     async def observe_error(error: Exception) -> None:

@@ -19,6 +19,7 @@ from rover_bus.events.errors import BusError
 from rover_bus.events.host_facts import HostFact, HostTurnFailed
 from rover_bus.events.logs import get_logger
 from rover_bus.events.streams import FACTS
+from rover_bus.events.subjects import matches, of_tenant
 
 AGAIN_S = 0.5
 _HEARD: ContextVar[float | None] = ContextVar("heard", default=None)
@@ -143,7 +144,11 @@ class Following:
         )
 
     async def _end(self) -> int:
-        lasts = [await self._bus.last(FACTS, subject) for subject in self._subjects]
+        """Return the newest of what is followed. Of a stack without tenants there is nothing under half of the subjects."""
+        asked = self._subjects
+        if await self._bus.last(FACTS, of_tenant("*", ">")) is None:
+            asked = [each for each in asked if not matches(of_tenant("*", ">"), each)]
+        lasts = [await self._bus.last(FACTS, subject) for subject in asked]
         return max((last.sequence for last in lasts if last), default=0)
 
     def _on_fact(self, stored: Stored) -> None:
