@@ -39,6 +39,7 @@ WRITE_AGAIN_S = "1"
 class ApiProxy:
     """`config`: a kubeconfig that leads through it. `refuse_every`: of so many writes one is refused (429); 0: none. `after_write`:
     called when the server has done a write (`done`: how many), before its client is answered. Writes of Leases do not count.
+    `renewed`: Leases written since the last other write.
     """
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
@@ -49,7 +50,7 @@ class ApiProxy:
         server["server"] = f"https://127.0.0.1:{self._port}"
         self.config = folder / "proxy.kubeconfig"
         self.config.write_bytes(msgspec.yaml.encode(given))
-        self.refuse_every, self.refused, self.writes, self.done = 0, 0, 0, 0
+        self.refuse_every, self.refused, self.writes, self.done, self.renewed = 0, 0, 0, 0, 0
         self.after_write: Callable[[], None] = lambda: None
         self._past = asyncio.Event()
 
@@ -79,8 +80,11 @@ class ApiProxy:
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         counts = request.method not in READS and "/leases" not in request.path
+        if request.method not in READS and not counts:
+            self.renewed += 1
         if counts:
             self.writes += 1
+            self.renewed = 0
             if self.refuse_every and self.writes % self.refuse_every == 0:
                 self.refused += 1
                 return web.json_response(BUSY, status=429, headers={"Retry-After": WRITE_AGAIN_S})

@@ -16,7 +16,7 @@ from pod_stacks import PodStack
 from small_job import SmallJob
 
 SHOWN = "rover-bus.io/job"
-QUIET_LOOKS = 5  # a second apart
+RENEWALS = 2  # five seconds apart
 
 
 def planned(job: SmallJob) -> set[str]:
@@ -141,14 +141,10 @@ def kill_after(proxy: ApiProxy, stack: PodStack, count: int) -> list[int]:
 
 
 def until_quiet(proxy: ApiProxy) -> None:
-    """Wait until the operator has nothing left to write."""
-    seen = list[int]()
-
-    def is_quiet() -> bool:
-        seen.append(proxy.writes)
-        return len(seen) > QUIET_LOOKS and len(set(seen[-QUIET_LOOKS:])) == 1
-
-    until(is_quiet, "no further write", 1.0)
+    """Wait until an operator leads that has nothing left to write: it has taken the Lease, or renewed it, and renewed it again. One
+    that was killed leaves its Lease for a while, in which nothing is written either.
+    """
+    until(lambda: proxy.renewed >= RENEWALS, "no further write", 0.2)
 
 
 def committed(job: SmallJob) -> int:
