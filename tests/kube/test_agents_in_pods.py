@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deleted_jobs import delete_in_time
 from kube_chart import KEYS, Release, example, facts, kill, long_job, pods_of, remove_definition, values_here
 from kube_cluster import Cluster
 from object_jobs import claim
@@ -56,8 +57,7 @@ def test_a_killed_server_goes_back_to_the_copy_in_another_servers_pod_and_a_dele
     assert "peer" in {each["source"] for each in restored}, restored
     ready = len(facts(address, "long", "checkpoint.redundant"))
     until(lambda: len(facts(address, "long", "checkpoint.redundant")) > ready, "copies in living pods", 0.5)
-    release.kubectl("delete", "rj", "long", "--timeout=60s")
-    until(lambda: not release.pods("member"), "no pod of the job", 0.5)
+    delete_in_time(release, address[1], "long")
     assert release.secrets() == KEYS, "no credential of a member, or of what was beside it"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deleted_jobs import delete_in_time
 from kube_chart import KEYS, Release, example, facts, kill, long_job, pods_of, remove_definition, values_here
 from kube_cluster import Cluster
 from patience import until
@@ -72,10 +73,8 @@ def test_a_server_that_was_killed_goes_back_to_the_memory_of_its_node_and_a_dele
     assert restored["source"] == "memory", restored
     [uid] = {each["uid"] for each in facts(address, "long", "job.submitted")}
     assert (MEMORY / "jobs" / uid).is_dir()
-    release.kubectl("delete", "rj", "long", "--timeout=60s")
-    until(lambda: not release.pods("member"), "no pod of the job", 0.5)
+    delete_in_time(release, address[1], "long", lambda: [str(each) for each in (MEMORY / "jobs").iterdir()])
     assert release.secrets() == [*KEYS, "rover-node-agent"], "no credential of a member"
-    until(lambda: not list((MEMORY / "jobs").iterdir()), "no shared memory", 0.5)
 
 
 def test_the_next_agent_of_a_node_goes_on_with_the_memory_that_is_there(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deleted_jobs import credentials, is_let_in
 from kube_chart import (
     KEYS,
     ROWS,
@@ -26,9 +25,6 @@ from kube_chart import (
 from kube_cluster import Cluster
 from outside import rover
 from patience import until
-
-from rover_bus.events.errors import AccessDenied
-from rover_bus.events.nats_bus import NatsBus
 
 EVALUATION_ROWS = 1_000
 pytestmark = pytest.mark.timeout(1200)
@@ -151,30 +147,6 @@ def train_on(jobs: dict[str, Release], address: list[str]) -> None:
     until(lambda: all(committed(each) > before[job] for job, each in jobs.items()), "they train on", 0.5)
     lost = {job: facts(address, job, "member.lost") for job in jobs}
     assert not any(lost.values()), lost
-
-
-def credentials(release: Release) -> dict[str, str]:
-    """Return the credentials of members, by their Secrets."""
-    found = release.get("secrets")["items"]
-    return {
-        each["metadata"]["name"]: base64.b64decode(each["data"]["credential"]).decode()
-        for each in found
-        if "credential" in each.get("data", {})
-    }
-
-
-def is_let_in(url: str, credential: str) -> bool:
-    """Whether the broker still takes a credential."""
-
-    async def connect() -> bool:
-        try:
-            bus = await NatsBus.connect(url, secret=credential)
-        except AccessDenied:
-            return False
-        await bus.close()
-        return True
-
-    return asyncio.run(connect())
 
 
 def test_jobs_train_on_while_tenants_come_and_go_and_one_that_is_deleted_leaves_the_other(
