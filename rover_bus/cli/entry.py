@@ -26,9 +26,11 @@ def main() -> int:
 
             decode.run(sys.stdin.buffer, sys.stdout.buffer)
             return 0
-        from rover_bus.cli.collecting import end_uncollected
+        from rover_bus.cli.collecting import end_uncollected, loading
 
         end_uncollected()
+        with loading():
+            import rover_bus.cli.group  # noqa: F401 (half of what a short command loads)
         return _run_command()
     except KeyboardInterrupt:
         return INTERRUPTED

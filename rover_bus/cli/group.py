@@ -10,6 +10,8 @@ from importlib import import_module
 
 import click
 
+from rover_bus.cli.collecting import loading
+
 # section -> command -> (module under commands/, one line of help)
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
@@ -106,7 +108,8 @@ class LazyGroup(click.Group):
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"rover_bus.cli.commands.{COMMANDS[cmd_name][0]}")
+        with loading():
+            module = import_module(f"rover_bus.cli.commands.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 

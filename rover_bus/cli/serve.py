@@ -15,6 +15,11 @@ it is gone, however it died. Deciders know no clock and no dice: both come in fr
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # until all is loaded: _serve
+
 import argparse
 import asyncio
 import contextlib
@@ -30,7 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rover_bus.cli.collecting import collect_seldom, end_uncollected
+from rover_bus.cli.collecting import collect_seldom, end_uncollected, left_alone
 from rover_bus.cli.http_options import HttpOptions, add_http_options
 from rover_bus.cli.log_lines import configure_logs
 from rover_bus.cli.open_files import check_open_files
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
 
 REACH_BROKER_S = 60.0
 AGAIN_S = 0.5
+LOADED_S = 1.0  # a role has imported its modules by then
 REGISTERED_S = 15.0  # a member whose run the broker is not told of yet
 DECLARING = ("brain", "daemon", "operator")  # what creates streams and buckets that are missing
 SPOKEN = {
@@ -122,6 +128,7 @@ class ServiceOptions:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one service until it is told to end; return an exit code as docs/cli.md lists them."""
+    gc.freeze()  # the modules above
     options = read_options(arguments)
     end_uncollected()
     faulthandler.enable()  # a crash inside (SIGBUS, SIGSEGV) leaves its lines on stderr, and these go into the event
@@ -149,9 +156,7 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     parser.add_argument("role", choices=sorted([*_ROLES, "web"]))
     parser.add_argument("--url", default=environment.get("ROVER_URL", ""))
     parser.add_argument("--secret-file", default=environment.get("ROVER_SECRET_FILE", ""))
-    parser.add_argument(
-        "--host", default=environment.get("ROVER_HOST", "local").replace(".", "_")
-    )  # of a node
+    parser.add_argument("--host", default=environment.get("ROVER_HOST", "local").replace(".", "_"))
     parser.add_argument("--dir", dest="directory", default=environment.get("ROVER_STATE_DIR", ""))
     parser.add_argument("--storage", default="")
     parser.add_argument("--domain", default=environment.get("ROVER_DOMAIN", ""))
@@ -199,6 +204,8 @@ def _run(service: Coroutine[Any, Any, None]) -> None:
 async def _serve(options: ServiceOptions) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    if options.role != "operator":  # which says itself when it has started
+        loop.call_later(LOADED_S, gc.enable)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if options.with_parent:
@@ -408,13 +415,11 @@ async def _serve_daemon(bus: NatsBus, options: ServiceOptions, stop: asyncio.Eve
 
 
 async def _serve_operator(_bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
-    from rover_bus.cli.collecting import left_alone
     from rover_bus.kube.lean_imports import leave_unloaded
 
     leave_unloaded("rover_bus.client")  # it reads job files alone: the rest loads numpy, 0.1 s and 15 MB
     with left_alone():
         from rover_bus.cli.operating import operate
-
     await operate(options, stop, partial(_announce_ready, options))
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +68,39 @@ def test_a_process_of_ours_ends_without_a_search_for_cycles(module: str) -> None
         [sys.executable, "-c", run, *words[module]], capture_output=True, text=True, check=False, timeout=60
     )
     assert "set aside True" in done.stdout, done.stderr
+
+
+def test_a_service_collects_again_once_it_has_loaded(tmp_path: Path) -> None:
+    """Its broker is not there: it loads, and asks for it again and again."""
+    watch = (
+        "import gc, os, runpy, signal, threading, time\n"
+        "def look():\n"
+        "    while gc.isenabled(): time.sleep(0.001)\n"
+        "    print('off', flush=True)\n"
+        "    while not gc.isenabled(): time.sleep(0.01)\n"
+        "    print('on', flush=True)\n"
+        "    os._exit(0)\n"
+        "threading.Thread(target=look, daemon=True).start()\n"
+        "runpy.run_module('rover_bus.cli.serve', run_name='__main__')\n"
+    )
+    (tmp_path / "secret").write_text("secret\n")
+    (tmp_path / "secret").chmod(0o600)
+    words = ["master", "--job", "j", "--url", "nats://127.0.0.1:9", "--secret-file", str(tmp_path / "secret")]
+    done = subprocess.run(
+        [sys.executable, "-c", watch, *words], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.split() == ["off", "on"], done.stderr
+
+
+def test_a_command_collects_again_once_it_has_loaded() -> None:
+    run = (
+        "import gc, sys\n"
+        "from rover_bus.cli.entry import main\n"
+        "sys.argv = ['rover', 'jobs', '--help']\n"
+        "code = main()\n"
+        "print('collects', gc.isenabled(), gc.get_freeze_count() > 1000, code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", run], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "collects True True 0" in done.stdout, done.stderr
