@@ -64,7 +64,11 @@ def test_two_jobs_of_one_name_run_side_by_side_in_two_tenants(tmp_path: Path) ->
         assert "[plan] tenant is 'ads'" in run("submit", "ads.toml").stderr
         said("submit", "ads.toml", *as_ads)
         said("submit", "maps.toml", "--tenant", "maps")
-        until(lambda: states(said) == {"ads/demo": "completed", "maps/demo": "completed"}, "the ends")
+        until(
+            lambda: states(said) == {"ads/demo": "completed", "maps/demo": "completed"},
+            "the ends",
+            look_s=1.0,
+        )
         for job in ("ads/demo", "maps/demo"):
             counted = json.loads(said("witness", job, "--json"))
             assert (counted["applied"], counted["missing"], counted["duplicated"]) == (ROWS, 0, 0)
@@ -87,7 +91,7 @@ def test_two_jobs_of_one_name_run_side_by_side_in_two_tenants(tmp_path: Path) ->
         removed = run("auth", "remove", "maps")
         if removed.returncode:  # its rights end 30 s after it
             assert "maps/demo runs, or ended" in removed.stderr
-            until(lambda: run("auth", "remove", "maps").returncode == 0, "the removal")
+            until(lambda: run("auth", "remove", "maps").returncode == 0, "the removal", look_s=1.0)
         assert states(said) == {}
         assert json.loads(said("auth", "list", "-o", "json"))[0]["tenant"] == "default"
 
