@@ -32,8 +32,10 @@ REFUSED: dict[str, ExitReason] = {
 }
 
 
-def ending_of(pod: Pod) -> Exit:
-    """Name the end of a pod that is over."""
+def ending_of(pod: Pod, wanted_gone: str = "") -> Exit:
+    """Name the end of a pod that is over. wanted_gone: why it was to leave, where its object could not be told so yet: a member
+    hears it from its master as well, and may be gone before the API server answers.
+    """
     notes, main = pod.metadata.annotations, main_of(pod)
     ended = main.state.terminated if main else None
     if UNSTARTED in notes:
@@ -43,9 +45,9 @@ def ending_of(pod: Pod) -> Exit:
     if pod.status.reason in REFUSED:
         return _exit(REFUSED[pod.status.reason], f"{pod.status.reason}: {pod.status.message}", ended)
     if ended is not None and ended.started_at is not None:
-        return _of_container(pod, ended)
-    if ASKED in notes:
-        return _exit("drained", notes[ASKED])
+        return _of_container(pod, ended, notes.get(ASKED, wanted_gone))
+    if asked := notes.get(ASKED, wanted_gone):
+        return _exit("drained", asked)
     detail = ended.message if ended else pod.status.message
     return _exit("never_started", detail or "it was deleted before its container ran")
 
@@ -71,16 +73,15 @@ def gone() -> Exit:
     return Exit(reason="killed", detail="its pod was deleted, and took with it how it ended")
 
 
-def _of_container(pod: Pod, ended: ContainerEnded) -> Exit:
+def _of_container(pod: Pod, ended: ContainerEnded, asked: str) -> Exit:
     """What a shell calls 128 and a number is a signal. A pod that another than us deletes is killed, however it leaves."""
     if ended.reason == "OOMKilled":
         return _exit("out_of_memory", "OOMKilled: its container had no memory left below its limit", ended)
     code = 128 - ended.exit_code if 128 < ended.exit_code <= 128 + MOST_SIGNAL else ended.exit_code
-    asked = pod.metadata.annotations.get(ASKED, "")
     killed = ""
     if pod.metadata.deletion_timestamp and not asked and code in (0, -SIGTERM, SIGTERM):
         killed = f"deleted: {DELETED}"
-    if asked and code == -9:
+    if ASKED in pod.metadata.annotations and code == -9:
         killed = "grace: it did not leave in time"
     reason, status, signal, detail = classify(code, asked=asked, killed=killed)
     made = {"reason": reason, "status": status, "signal": signal, "detail": detail}

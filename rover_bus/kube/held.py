@@ -299,7 +299,9 @@ class HeldPod:
 
     async def conclude(self, pod: Pod | None) -> None:
         """Say how it ended, with its last words where it did not end in order."""
-        exit = ending_of(pod) if pod is not None else gone()
+        to_leave = self.grace_s is not None and not self._unstarted
+        wanted_gone = WHY if to_leave and pod is not None and not _leaves_already(pod) else ""
+        exit = ending_of(pod, wanted_gone) if pod is not None else gone()
         main = main_of(pod) if pod is not None else None
         if exit.reason not in IN_ORDER and main is not None and main.state.terminated:
             exit = exit.replace(stderr=await self._last_words(self.ref))

@@ -258,6 +258,24 @@ def test_an_end_is_whose_doing_it_was(what: str) -> None:
     assert ending_of(ended).reason == reason
 
 
+WANTED_GONE: dict[str, tuple[Pod, str]] = {
+    "it left by its master's word": (pod(ended={"exitCode": 0}), "drained"),
+    "it failed while it left": (pod(ended={"exitCode": 3}), "drained"),
+    "it crashed all the same": (pod(ended={"exitCode": 139}), "crashed"),
+    "it was killed": (pod(ended={"exitCode": 137}), "killed"),
+    "it had no memory": (pod(ended={"exitCode": 137, "reason": "OOMKilled"}), "out_of_memory"),
+    "it was evicted": (pod(ended={"exitCode": 0}, status=disrupted("EvictionByEvictionAPI")), "evicted"),
+}
+
+
+@pytest.mark.parametrize("what", WANTED_GONE)
+def test_the_end_of_one_that_is_to_leave_and_whose_object_was_not_told_yet(what: str) -> None:
+    """The API server is away; a worker hears from its master that it is not desired any more, and leaves."""
+    ended, reason = WANTED_GONE[what]
+    assert ending_of(ended, "asked to leave").reason == reason
+    assert "in time" not in ending_of(ended, "asked to leave").detail, "no time was given to it"
+
+
 def test_what_takes_a_pod_away_is_known_when_its_deletion_begins() -> None:
     by_hand = pod(running=True, metadata=DELETED)
     assert taken_away(by_hand) == ("killed", "its pod was deleted")
