@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deleted_jobs import credentials, is_let_in
+from deleted_jobs import credentials, delete_in_time, is_let_in
 from kube_chart import (
     KEYS,
     ROWS,
@@ -180,12 +180,11 @@ def test_jobs_train_on_while_tenants_come_and_go_and_one_that_is_deleted_leaves_
 
     stolen = next(iter(credentials(ads).values()))
     assert is_let_in(address[1], stolen)
-    ads.kubectl("delete", "rj", "long", "--timeout=120s")
-    until(lambda: not members(ads), "no pod of it", 0.5)
-    until(lambda: ads.secrets() == [], "no Secret of it", 0.5)
-    until(lambda: not is_let_in(address[1], stolen), "no right of it", 0.5)
+    delete_in_time(ads, address[1], "long")
+    assert ads.secrets() == []
+    assert not is_let_in(address[1], stolen)
     train_on({"long": release}, address)
     assert state_of(address, f"{ads.namespace}/long")["state"] == "cancelled"
     assert release.conditions("long")["Running"] == "True"
-    release.kubectl("delete", "rj", "long", "--timeout=120s")
-    until(lambda: release.secrets() == KEYS, "the keys alone", 0.5)
+    delete_in_time(release, address[1], "long")
+    assert release.secrets() == KEYS
