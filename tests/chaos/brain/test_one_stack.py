@@ -155,7 +155,10 @@ def test_a_lost_place_that_does_not_pay_is_given_up(tmp_path: Path) -> None:
         job.checkpoint = longer  # a third one must not seem to bring 3 %
         job.submit()
         job.until(lambda: len(job.facts("plan.measured")) > 1, "the Brain has tried two")
-        assert job.rover("scale", job.name, "--workers", "3").returncode == 0
+        asked = job.rover("scale", job.name, "--workers", "3")
+        assert asked.returncode == 0 or "it has 3 workers" in asked.stderr, (
+            asked.stderr
+        )  # by the Brain's own trial
         job.until(lambda: 3 in kept_workers(job), "three workers are measured, and stay")
         for _ in range(3):
             kill_last_workers(stack, job.name)
