@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from namespaces import Machine
 from outside import ROVER
 from patience import PATIENCE_S, until
@@ -69,7 +70,13 @@ class Stacks:
     def lose(self, name: str) -> None:
         """Take it away as a power cut does."""
         process = self.processes[name]
+        services: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):  # its services would see that it is gone, and end in order
+            services = psutil.Process(process.pid).children(recursive=True)
         process.kill()
+        for service in services:
+            with suppress(psutil.NoSuchProcess):
+                service.kill()
         process.wait()
         take_away(self.home(name))
 
