@@ -206,13 +206,14 @@ def _too_many_losses(state: State) -> bool:
 
 
 def lose_state(
-    state: State, reason: str, detail: str, cause: str, lost: Member | None = None
+    state: State, reason: str, detail: str, cause: str, lost: Member | None = None, *, search: bool = False
 ) -> Consequences:
     """A part of the model is gone: the job goes back to a cut, or ends, or starts again from nothing (P11, P24).
 
     Never a silent half model, never a silent new one: without a cut that the log knows storage is searched; where nothing lies
     there all servers are replaced by new, empty ones under a new generation.
     `lost`: the one server whose state is gone; None: what any of them holds is not what the log says.
+    `search`: storage may hold newer checkpoints than the log knows, so it is searched first.
     """
     spec = state.job.spec
     if isinstance(state.phase, Ended | Searching):
@@ -225,10 +226,11 @@ def lose_state(
         return
     yield from rollout.interrupt(state, detail, cause)
     wanted = left or bool(state.cuts.back.servers) or spec.on_server_lost == "restore"
-    if wanted and recovery.can_go_back(state, lost):
+    stored = wanted and searching.is_worthwhile(state)
+    if wanted and recovery.can_go_back(state, lost) and not (search and stored):
         yield from recovery.go_back(state, lost, detail, cause)
         return
-    if wanted and searching.is_worthwhile(state):
+    if stored:
         yield from searching.begin(state, detail, cause)
         return
     yield from begin_anew(state, detail, cause)

@@ -19,7 +19,8 @@ Consequences = Generator[Record, None, None]
 
 
 def forget_erased(state: State, detail: str, cause: str) -> Consequences:
-    """The log is older than what members hold: servers go back to a cut that it knows as ready.
+    """The log is older than what members hold: servers go back to the newest checkpoint on storage, which may be one that the log
+    does not know, because retention goes on after a backup; without storage to a cut that it knows as ready.
 
     Without servers the model is the programs' own, and nothing can go back: what the log calls open is trained, perhaps again.
     """
@@ -27,7 +28,7 @@ def forget_erased(state: State, detail: str, cause: str) -> Consequences:
         return
     yield from cutting.end_all(state, cause, detail)
     if state.job.spec.has_servers:
-        yield from lifecycle.lose_state(state, "log_lost", detail, cause)
+        yield from lifecycle.lose_state(state, "log_lost", detail, cause, search=True)
         return
     ledger = msgspec.msgpack.decode(msgspec.msgpack.encode(state.ledger), type=Ledger)
     for worker in list(ledger.holders):

@@ -49,7 +49,7 @@ def said_of_a_late_commit(scripts: ModuleType, monkeypatch: pytest.MonkeyPatch, 
     record = JobRestored(timeline=former if timeline is None else timeline)
     restored.log.append(record)
     restored.decider.evolve(record)
-    run(restored, f"takeover\n{BACK_FROM_IT.strip()}")
+    run(restored, f"takeover\nsearched found=1\n{BACK_FROM_IT.strip()}")
     assert restored.decider.state.generation == erased.decider.state.generation == 1
     said: str = restored.run(f"beat worker-0 timeline={former} progress={TOKEN}:2 held= servers=2")
     return said
