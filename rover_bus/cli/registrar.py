@@ -1,4 +1,4 @@
-"""Which runs of jobs have rights at all: told to the broker when a job is submitted, and taken back after its end.
+"""Which runs of jobs have rights at all: told to the broker at a job's submission, taken back after its end.
 
 Run in the Brain's process, where the keys of the stack are at hand; fed by facts, feeds the broker through its system account. The
 members of a run are signed by keys of that run alone (auth/vault.py): with these its rights end, also those of stolen credentials.
@@ -23,7 +23,7 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 
-FAREWELL_S = 30.0  # after its end, for last words: daemons end what is left of a job by then
+LAST_WORDS_S = 3.0  # beyond the grace in which daemons end what is left of a job
 AGAIN_S = 0.5
 OTHERS_S = 60.0  # a Brain that an upgrade ends is gone by then; it may know of fewer tenants, and tells the broker so
 KINDS = (JobSubmitted, JobEnded, JobForgotten)
@@ -35,30 +35,31 @@ class Register:
 
     def __init__(self) -> None:
         self._runs: dict[str, RunOfJob] = {}  # by job, the newest
-        self._ended_s: dict[str, float] = {}
+        self._grace_s: dict[str, float] = {}  # that the newest gives its members to leave
+        self._until_s: dict[str, float] = {}  # when runs that have ended lose their rights
 
     def take(self, fact: object, at_s: float) -> None:
         """Take in what became of a job, and when."""
         match fact:
-            case JobSubmitted(job=job, uid=uid) if job not in self._runs or job in self._ended_s:
-                self._runs[job] = RunOfJob(
-                    job, uid
-                )  # a second submission of a job that runs is none, and takes no rights
-                self._ended_s.pop(job, None)
+            case JobSubmitted(job=job, uid=uid, spec=spec) if job not in self._runs or job in self._until_s:
+                # a second submission of a job that runs is none, and takes no rights
+                self._runs[job] = RunOfJob(job, uid)
+                self._grace_s[job] = max(spec.workers.grace_s, spec.servers.grace_s)
+                self._until_s.pop(job, None)
             case JobEnded(job=job) | JobForgotten(job=job) if job in self._runs:
-                self._ended_s.setdefault(job, at_s)
+                self._until_s.setdefault(job, at_s + self._grace_s[job] + LAST_WORDS_S)
             case _:
                 pass
 
     def admitted(self, now_s: float) -> frozenset[RunOfJob]:
         """Return the runs whose members may do anything now; others are forgotten."""
-        for job in [job for job, ended_s in self._ended_s.items() if ended_s + FAREWELL_S <= now_s]:
-            del self._ended_s[job], self._runs[job]
+        for job in [job for job, until_s in self._until_s.items() if until_s <= now_s]:
+            del self._until_s[job], self._grace_s[job], self._runs[job]
         return frozenset(self._runs.values())
 
     def next_end_s(self) -> float:
         """Return when the next run loses its rights; infinite as long as none ends."""
-        return min(self._ended_s.values(), default=math.inf) + FAREWELL_S
+        return min(self._until_s.values(), default=math.inf)
 
 
 async def register_runs(

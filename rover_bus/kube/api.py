@@ -36,6 +36,7 @@ ANSWER_S = 30.0  # for any request but a watch
 MOST_BYTES = 64 << 20  # of an answer: a page of a list is far below
 MOST_EVENT_BYTES = 4 << 20  # of a line of a watch: etcd stores no object above 1.5 MiB
 REPEATS, PAUSE_S, MOST_PAUSE_S = 10, 1.0, 30.0  # where the server says "too many"
+NOT_FOUND = "NotFound"  # there is no such object
 FAREWELL_S = 0.1  # for transports of requests that were cancelled
 MERGE = "application/merge-patch+json"
 STRATEGIC = (

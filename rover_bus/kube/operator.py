@@ -24,6 +24,7 @@ from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.kinds import KubeNode, Pod, Ref
 from rover_bus.kube.known_objects import Objects
 from rover_bus.kube.leading import LeaderLease
+from rover_bus.kube.leftovers import remove_leftovers
 from rover_bus.kube.platform import KubePlatform
 from rover_bus.kube.pods import KEPT, PodSettings, host_of, node_of
 from rover_bus.kube.reactions import publish
@@ -114,6 +115,7 @@ async def _lead(api: Api, options: OperatorOptions) -> None:
         group.create_task(cluster.run())
         group.create_task(NodeDaemons(cluster, options).run())
         group.create_task(options.beside())
+        group.create_task(remove_leftovers(cluster))
         group.create_task(_serve_objects(api, options, cluster))
         if options.agents is not None:
             group.create_task(_admit_agents(api, options.agents))

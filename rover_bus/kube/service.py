@@ -36,7 +36,7 @@ from rover_bus.events.streams import OF_THE_CLUSTER, SETTINGS, TENANTS
 from rover_bus.events.subjects import everywhere, host_facts, job_facts, split_job
 from rover_bus.events.written_settings import load
 from rover_bus.kube.answering import AnswerAct, ForAnswer, OwnAnswer, ReadPolicy, SayAnswer, SettleAnswer
-from rover_bus.kube.api import Api, ApiRefused
+from rover_bus.kube.api import NOT_FOUND, Api, ApiRefused
 from rover_bus.kube.conditions import moment
 from rover_bus.kube.kinds import NAMESPACE, Json, Ref
 from rover_bus.kube.known_objects import (
@@ -81,7 +81,6 @@ from rover_bus.node.turns import FailingJobs, Following, Turns, decide_turn, ins
 
 NAME = "kube.objects"  # under which it says how far it has read
 SOURCE = "rover-operator"
-NOT_FOUND = "NotFound"  # there is no such object
 SYSTEM = Ref("", "kube-system")  # each cluster has it from its beginning to its end
 SUSPENDED = "spec.suspend"  # why a job is paused and resumed
 log = get_logger("rover.kube")

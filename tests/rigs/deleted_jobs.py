@@ -81,11 +81,16 @@ def delete_in_time(release: Release, url: str, job: str, also: Callable[[], list
     leaving = Leaving(release, url, job)
     release.kubectl("delete", "rj", job, "--wait=false")
     left: list[str] = ["all"]
+    seen: list[tuple[float, list[str]]] = []
 
     def is_gone() -> bool:
-        left[:] = [*leaving.left(), *also()]
+        now_left = [*leaving.left(), *also()]
+        if now_left != left:
+            seen.append((time.time(), now_left))
+        left[:] = now_left
         return not left
 
     until(is_gone, "nothing of it is left", 0.2, lambda: ", ".join(left))
     late_s = time.time() - leaving.grace_ends_s
-    assert late_s <= LEFT_S * leaving.slowness, (late_s, leaving.slowness)
+    story = [f"{at_s - leaving.grace_ends_s:+.1f} s: {', '.join(there) or 'nothing'}" for at_s, there in seen]
+    assert late_s <= LEFT_S * leaving.slowness, (late_s, leaving.slowness, story)

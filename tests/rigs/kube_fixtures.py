@@ -81,10 +81,15 @@ def node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture
-def namespace(cluster: Cluster) -> str:
-    """A namespace of one test, in which pods can be made."""
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace of one test, in which pods can be made; those that it leaves hold no room of the nodes that others share."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     assert cluster.kubectl("create", "namespace", name).returncode == 0
     account = ("-n", name, "get", "serviceaccount", "default")
     until(lambda: cluster.kubectl(*account).returncode == 0, "the account of the namespace's pods", 0.2)
-    return name
+    yield name
+    left = cluster.kubectl("-n", name, "get", "pods", "-o", "name").stdout.split()
+    if left:
+        free = json.dumps({"metadata": {"finalizers": None}})
+        cluster.kubectl("-n", name, "patch", *left, "--type=merge", "-p", free)
+        cluster.kubectl("-n", name, "delete", *left, "--grace-period=0", "--force", "--ignore-not-found")

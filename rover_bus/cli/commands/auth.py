@@ -161,7 +161,7 @@ def remove(tenant: str, directory: str) -> None:
         running = sorted(run.job for run in vault.runs if split_job(run.job)[0] == tenant)
         if running:
             raise Refused(
-                f"{', '.join(running)} runs, or ended less than a minute ago: `rover cancel {running[0]}` ends it",
+                f"{', '.join(running)} runs, or its members may still be leaving: `rover cancel {running[0]}` ends it",
                 "not_ended",
             )
         _as_owner(home, vault, lambda owner, system: remove_tenant(owner, system, vault, tenant))

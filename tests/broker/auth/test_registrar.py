@@ -107,7 +107,7 @@ async def until_lost(lost: asyncio.Event) -> None:
 def test_stolen_rights_end_with_the_job_and_those_of_others_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registrar, "FAREWELL_S", 0.2)
+    monkeypatch.setattr(registrar, "LAST_WORDS_S", 0.2)
 
     async def run() -> None:
         async with stage(tmp_path) as on:
@@ -174,7 +174,7 @@ def test_a_second_registrar_takes_no_rights_before_it_has_read_all(tmp_path: Pat
 def test_a_clock_that_is_minutes_off_takes_no_rights_before_a_jobs_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ) -> None:
-    monkeypatch.setattr(registrar, "FAREWELL_S", 4.0)
+    monkeypatch.setattr(registrar, "LAST_WORDS_S", 3.0)
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() + ahead_s)
 

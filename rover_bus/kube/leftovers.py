@@ -1,0 +1,90 @@
+"""Ended pods that stay for people to look at go with their RoverJob, as soon as that is gone.
+
+Run by operator.py while it leads. The cluster's garbage collector does the same, and does it alone where no operator was there; but
+it takes up to half a minute to know a kind that was installed just now, and leaves what belongs to objects of it for that long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from rover_bus.events.errors import RoverError
+from rover_bus.events.logs import get_logger
+from rover_bus.kube.api import NOT_FOUND, ApiRefused
+from rover_bus.kube.cluster import KubeCluster
+from rover_bus.kube.kinds import Pod, Ref
+from rover_bus.kube.object import KIND
+from rover_bus.kube.pods import REPORTED, is_over
+from rover_bus.kube.removing import remove
+from rover_bus.kube.roverjobs import ROVER_JOB
+
+AGAIN_S = 1.0  # before a request is repeated that the API server did not answer
+log = get_logger("rover.kube")
+
+
+async def remove_leftovers(cluster: KubeCluster) -> None:
+    """Follow objects and pods until cancelled."""
+    due, changed = set[Ref](), asyncio.Event()
+
+    def look(refs: list[Ref]) -> None:
+        found = {ref for ref in refs if _is_left(cluster, cluster.pods.objects.get(ref))}
+        if found:
+            due.update(found)
+            changed.set()
+
+    def on_object(ref: Ref) -> None:
+        if ref not in cluster.objects.objects:
+            look(list(cluster.pods.objects))
+
+    await cluster.ready()
+    unlisten = cluster.pods.listen(lambda ref: look([ref])), cluster.objects.listen(on_object)
+    try:
+        look(list(cluster.pods.objects))
+        while True:
+            await changed.wait()
+            changed.clear()
+            while due:
+                ref = due.pop()
+                try:
+                    await _remove(cluster, ref)
+                except RoverError as error:
+                    log.info("a request is repeated", pod=str(ref), why=str(error))
+                    due.add(ref)
+                    await asyncio.sleep(AGAIN_S)
+    finally:
+        for end in unlisten:
+            end()
+
+
+def _object_of(pod: Pod) -> tuple[Ref, str] | None:
+    """Return which RoverJob a pod belongs to, and its uid."""
+    for each in pod.metadata.owner_references:
+        if each.kind == KIND:
+            return Ref(pod.metadata.namespace, each.name), each.uid
+    return None
+
+
+def _is_left(cluster: KubeCluster, pod: Pod | None) -> bool:
+    """Whether all is said of a pod, nothing asks for it to go, and its object is not in the cache."""
+    if pod is None or pod.metadata.deletion_timestamp is not None:
+        return False
+    if not is_over(pod) or REPORTED not in pod.metadata.annotations or (owner := _object_of(pod)) is None:
+        return False
+    object_ = cluster.objects.objects.get(owner[0])
+    return object_ is None or object_.metadata.uid != owner[1]
+
+
+async def _remove(cluster: KubeCluster, ref: Ref) -> None:
+    """Remove a pod, unless its object is there after all: a list may be older than a pod."""
+    pod = cluster.pods.objects.get(ref)
+    if pod is None or not _is_left(cluster, pod) or (owner := _object_of(pod)) is None:
+        return
+    try:
+        if (await cluster.api.read(ROVER_JOB, owner[0])).metadata.uid == owner[1]:
+            return
+    except ApiRefused as error:
+        if (
+            error.code != NOT_FOUND
+        ):  # a server that has just begun does not know our kind yet, and says 404 as well
+            raise
+    await remove(cluster, pod)
