@@ -13,7 +13,7 @@ from rover_bus.events.credentials import INBOX
 Action = Literal["publish", "subscribe", "request", "stream API"]
 Account = Literal["control", "tenant", "members", "observers"]
 _Process = Literal[
-    "brain", "daemon", "agent", "master", "worker", "ps", "sidecar", "operator", "registrar", "web"
+    "brain", "daemon", "agent", "master", "worker", "ps", "spare", "sidecar", "operator", "registrar", "web"
 ]
 _Asker = Literal["observer", "joiner", "applicant", "submitter", "viewer"]
 RoleName = Literal[_Process, _Asker]

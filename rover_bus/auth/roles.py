@@ -58,7 +58,11 @@ from rover_bus.events.streams import (
 from rover_bus.events.streams import FACTS as FACT_STREAM
 
 MEMBER_ROLES: tuple[RoleName, ...] = ("master", "worker", "ps")
-RUN_ROLES: tuple[RoleName, ...] = (*MEMBER_ROLES, "sidecar")  # whose users are signed by keys of one run
+RUN_ROLES: tuple[RoleName, ...] = (
+    *MEMBER_ROLES,
+    "spare",
+    "sidecar",
+)  # whose users are signed by keys of one run
 ASKING_ROLES: tuple[RoleName, ...] = ("joiner", "applicant")  # what has no rights yet, and may ask for some
 TENANT_ROLES: tuple[RoleName, ...] = ("submitter", "viewer")  # people, and programs for people, of one tenant
 
@@ -236,6 +240,7 @@ DAEMON = Role(
         *_publish("a last checkpoint before its host goes down", *_job_kinds("*", (CheckpointRequested,))),
         *_publish("how far it is", _entry(POSITIONS, f"all.{HOST}.*")),
         *_subscribe("what it is asked", *subjects.everywhere(subjects.daemon(HOST, "*"))),
+        *_subscribe("spares that are pods", *subjects.everywhere(subjects.spares(HOST, "*"))),
         *_subscribe("questions about services", ABOUT_SERVICES),
         *_reading(FACT_STREAM, bucket_stream(PRESENCE), bucket_stream(TENANTS)),
         *_call("the format of the stack", f"STREAM.MSG.GET.{bucket_stream(SETTINGS)}"),
@@ -311,6 +316,7 @@ WORKER = Role(
     (
         *_request("leases, commits, heartbeats", subjects.rpcs(JOB)),
         *_FIND_MASTER,
+        *_request("what it has loaded, for spares of its job", subjects.spares(HOST, JOB)),
         *_publish("samples", f"rover.profile.{JOB}.worker.*"),
         *_subscribe("a new master", subjects.job_facts(JOB, "master.elected")),
     ),
@@ -330,6 +336,13 @@ SERVER = Role(
             *(subjects.job_facts(JOB, kind) for kind in ("rollout.opened", "slots.moved", "move.failed")),
         ),
     ),
+)
+
+SPARE = Role(
+    "spare",
+    "members",
+    "is made ready in a pod to become a worker of one job (0087)",
+    (*_request("what it is to load, and which worker it becomes", subjects.spares(HOST, JOB)),),
 )
 
 SIDECAR = Role(
@@ -458,7 +471,7 @@ VIEWER = Role(
 ROLES: dict[RoleName, Role] = {
     role.name: role
     for role in (
-        *(BRAIN, DAEMON, AGENT, MASTER, WORKER, SERVER, SIDECAR, OPERATOR, REGISTRAR),
+        *(BRAIN, DAEMON, AGENT, MASTER, WORKER, SERVER, SPARE, SIDECAR, OPERATOR, REGISTRAR),
         *(OBSERVER, WEB, JOINER, APPLICANT, SUBMITTER, VIEWER),
     )
 }

@@ -27,9 +27,9 @@ from rover_bus.kube.agents import AgentsOf
 from rover_bus.kube.api import Api
 from rover_bus.kube.kinds import Ref
 from rover_bus.kube.operator import OperatorOptions, run_operator
-from rover_bus.kube.pods import PodSettings, pod_name, read_template
+from rover_bus.kube.pods import PodSettings, SparePods, pod_name, read_template
 from rover_bus.kube.sidecars import Sidecars
-from rover_bus.node.port import Incarnation
+from rover_bus.node.port import Incarnation, Spare
 
 if TYPE_CHECKING:
     from rover_bus.cli.serve import ServiceOptions
@@ -83,6 +83,24 @@ def _pods(options: ServiceOptions, vault: Vault | None) -> PodSettings:
         python=options.python,
         memory=options.node_memory,
         sidecars=_sidecars(options, vault),
+        spares=_spares(options, vault),
+    )
+
+
+def _spares(options: ServiceOptions, vault: Vault | None) -> SparePods | None:
+    """Return how workers are made ready before they are members; None where no priority is named that all else comes before."""
+    if not options.spare_priority:
+        return None
+
+    def credential(spare: Spare, host: str) -> str:
+        if vault is None:
+            return ""
+        return vault.member_credentials("spare", spare.job, spare.uid, f"spare-{spare.number}", host)
+
+    return SparePods(
+        priority_class=options.spare_priority,
+        credential_of=credential,
+        member_credential_of=partial(credential_of, vault),
     )
 
 

@@ -37,6 +37,7 @@ from rover_bus.events.profiles import HostProfile, OperatorProfile, Profile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.purge_requests import ForgetRequest, PurgeReply, PurgeRequest
 from rover_bus.events.requests import METHODS, REPLIES
+from rover_bus.events.spare_requests import LoadedReport, SpareQuestion, SpareReply
 from rover_bus.kube.crd import definitions, resource_definition
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -152,6 +153,7 @@ def asyncapi() -> dict[str, Any]:
         PurgeReply,
         HostJoinReply,
         MemberLogReply,
+        SpareReply,
     )
     replies = [str(cls.__struct_config__.tag) for cls in answers]
     channels["replies"] = {"address": None, "messages": {tag: _message(tag) for tag in replies}}
@@ -160,16 +162,18 @@ def asyncapi() -> dict[str, Any]:
         channels[tag] = _channel(f"rover.rpc.{{job}}.{{term}}.{method}", [tag], cls)
         reply = {"channel": {"$ref": "#/channels/replies"}}
         operations[f"request.{tag}"] = {**_operation("send", tag), "reply": reply}
-    asked: dict[str, type[msgspec.Struct]] = {
-        "rover.daemon.{host}.part": PartRequest,
-        "rover.daemon.{host}.program": ProgramRequest,
-        "rover.daemon.{host}.log": MemberLogRequest,
-        "rover.keeper.{job}.purge": PurgeRequest,
-        "rover.keeper.{job}.forget": ForgetRequest,
-        "rover.registrar.{user}.join": HostJoinRequest,
-        "rover.registrar.{user}.agent": AgentJoinRequest,
+    asked: dict[type[msgspec.Struct], str] = {
+        PartRequest: "rover.daemon.{host}.part",
+        ProgramRequest: "rover.daemon.{host}.program",
+        MemberLogRequest: "rover.daemon.{host}.log",
+        PurgeRequest: "rover.keeper.{job}.purge",
+        ForgetRequest: "rover.keeper.{job}.forget",
+        HostJoinRequest: "rover.registrar.{user}.join",
+        AgentJoinRequest: "rover.registrar.{user}.agent",
+        LoadedReport: "rover.daemon.{host}.spares.{job}",
+        SpareQuestion: "rover.daemon.{host}.spares.{job}",
     }
-    for address, cls in asked.items():
+    for cls, address in asked.items():
         tag = str(cls.__struct_config__.tag)
         channels[tag] = _channel(address, [tag], cls)
         reply = {"channel": {"$ref": "#/channels/replies"}}

@@ -108,6 +108,7 @@ class ServiceOptions:
     node_memory: str
     agents: str
     sidecars: str
+    spare_priority: str
     plan_answers: str
     tenants: list[str]
     uid: str
@@ -181,6 +182,7 @@ def read_options(arguments: list[str] | None = None) -> ServiceOptions:
     cluster.add_argument("--node-memory", default="", metavar="DIR")
     cluster.add_argument("--agents", default="", metavar="NAMESPACE/ACCOUNT")
     cluster.add_argument("--sidecars", default="", metavar="SIZE")
+    cluster.add_argument("--spare-priority", default="", metavar="CLASS")
     cluster.add_argument("--plan-answers", default="", metavar="POLICY")
     cluster.add_argument("--tenant", dest="tenants", action="append", default=[])
     agent = parser.add_argument_group("node-agent")
@@ -436,27 +438,19 @@ async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) 
     from rover_bus.ps.service import ServerPlace, serve_job
     from rover_bus.ps.shared_secret import SharedSecret
 
-    incarnation = int(os.environ.get("ROVER_INCARNATION", "0"))
-    whole_job = subjects.qualified(os.environ.get("ROVER_TENANT", ""), options.job)
+    me = Member("ps", options.index, int(os.environ.get("ROVER_INCARNATION", "0")))
+    job = subjects.qualified(os.environ.get("ROVER_TENANT", ""), options.job)
     place = ServerPlace(
-        directory=parts_directory(options.directory, whole_job),
+        directory=parts_directory(options.directory, job),
         shared_memory=host_root(options.directory),
         host=options.host,
         pid=os.getpid(),
         bind=options.bind,
         stages_at=os.environ.get("ROVER_STAGES_AT", ""),
     )
-    serving = asyncio.ensure_future(
-        serve_job(
-            bus,
-            options.job,
-            Member("ps", options.index, incarnation),
-            secret=SharedSecret(partial(credentials.of_sockets, os.environ, options.secret_file)),
-            nonce=secrets.token_hex(8),
-            place=place,
-        )
-    )
-    await _until(stop, serving)
+    secret = SharedSecret(partial(credentials.of_sockets, os.environ, options.secret_file))
+    serving = serve_job(bus, options.job, me, secret=secret, nonce=secrets.token_hex(8), place=place)
+    await _until(stop, asyncio.ensure_future(serving))
 
 
 _ROLES: dict[str, Callable[[NatsBus, ServiceOptions, asyncio.Event], Awaitable[None]]] = {

@@ -20,6 +20,7 @@ import msgspec
 from rover_bus.client.environment import Environment
 from rover_bus.client.group import TrainingGroup, group_of
 from rover_bus.client.lease import Assigned, Work
+from rover_bus.client.loaded import SpareHost, keep_told, pack_loaded
 from rover_bus.client.reader import Stream
 from rover_bus.client.session import LEAVE_PATIENCE_S, Session, reason_to_stop
 from rover_bus.client.worker import Worker
@@ -70,11 +71,13 @@ class Connected:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="rover-session", daemon=True)
         self._session: Session
+        self._bus: Bus
         self._conversation: asyncio.Task[None]
         self._parameters: RemoteParameters | None = None
         self._stream: Stream | None = None
         self._look_at = 0.0
         self._peaks = Peaks[str]()
+        self._beside: list[asyncio.Task[None]] = []
         self._leave_by: float | None = None  # how long a drain looks for servers
 
     # -- the background thread ------------------------------------------------------------------------------------------------
@@ -98,8 +101,20 @@ class Connected:
         finally:
             self._loop.close()
 
+    def tell_loaded(self) -> None:
+        """Have the platform know, over the bus, what is loaded now: spares of the job are made by it."""
+        loaded, named = pack_loaded(), self._environment
+        if loaded is None:
+            return
+
+        def begin() -> None:
+            at = SpareHost(self._bus, named.spares_at, named.job, named.uid)
+            self._beside.append(asyncio.create_task(keep_told(at, named.member, loaded)))
+
+        self._soon(begin)
+
     async def _live(self) -> None:
-        bus = await self._connect()
+        bus = self._bus = await self._connect()
         try:
             self._session = Session(
                 bus,
@@ -111,7 +126,7 @@ class Connected:
             )
             self._conversation = asyncio.create_task(self._session.run())
             self._closing = asyncio.Event()
-            measuring = asyncio.create_task(follow(self._peaks, read_own_seconds))
+            self._beside.append(asyncio.create_task(follow(self._peaks, read_own_seconds)))
             self._ready.set_result(None)
             closing = asyncio.create_task(self._closing.wait())
             await asyncio.wait({self._conversation, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -119,8 +134,9 @@ class Connected:
                 self._lose(error)
             await closing
             self._conversation.cancel()
-            measuring.cancel()
-            await asyncio.gather(self._conversation, measuring, return_exceptions=True)
+            for each in self._beside:
+                each.cancel()
+            await asyncio.gather(self._conversation, *self._beside, return_exceptions=True)
         finally:
             await bus.close()
 

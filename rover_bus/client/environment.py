@@ -20,7 +20,8 @@ from rover_bus.events.identity import Member
 class Environment:
     """What the platform says. `spec_file` and `summary_file` are for runs of a job file in one process (`rover run --plain`);
     `job_file` is the one that a person names for a program that runs alone. `loaded_file`: where the platform wants to read what
-    was loaded when this worker joined, for spares of the job. `member_dir`: where it leaves a credential that replaces the first.
+    was loaded when this worker joined, for spares of the job; `spares_at`: whose daemon is told it instead, of the run `uid`.
+    `member_dir`: where it leaves a credential that replaces the first.
 
     `grace_s`: how long a drain tries to reach servers and master that do not answer; to be kept below the platform's own grace.
     """
@@ -36,6 +37,8 @@ class Environment:
     job_file: str = ""
     summary_file: str = ""
     loaded_file: str = ""
+    spares_at: str = ""
+    uid: str = ""
     member_dir: str = ""
     grace_s: float = 5.0
 
@@ -88,5 +91,7 @@ _TEXTS = (
     "job_file",
     "summary_file",
     "loaded_file",
+    "spares_at",
+    "uid",
     "member_dir",
 )

@@ -69,6 +69,8 @@ def join(job: str | Path = "", **variables: str) -> Job:
         raise
     if environment.loaded_file:
         tell_loaded(Path(environment.loaded_file))
+    if environment.spares_at and environment.member.incarnation:
+        connected.tell_loaded()
     return Job(connected)
 
 

@@ -1,30 +1,86 @@
-"""What a worker had loaded when it joined: the list from which its host makes spares ready (docs/design/0042).
+"""What a worker had loaded when it joined: the list from which its host makes spares ready (docs/design/0042, 0087).
 
-Called by `job.join` where the platform names a file; read by node/local. Apart because it is about the interpreter, not the job.
+Called by `job.join` where the platform names a file, which node/local reads, or a host whose daemon is told over the bus. Apart
+because it is about the interpreter, not the job.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rover_bus.events.errors import RoverError
+from rover_bus.events.subjects import spares
+
+if TYPE_CHECKING:
+    from rover_bus.events.bus import Bus
+    from rover_bus.events.identity import Member
+
+ANSWER_S = 5.0
+TOLD_EVERY_S = 30.0  # a daemon that was started again knows nothing of it
+
+
+class LoadedList(NamedTuple):
+    """How old the process was, in seconds, and the list, packed."""
+
+    start_s: float
+    packed: bytes
+
+
+class SpareHost(NamedTuple):
+    """Whose daemon makes spares of a run of a job, and how it is reached."""
+
+    bus: Bus
+    host: str
+    job: str
+    uid: str
+
+
+def read_loaded() -> dict[str, object]:
+    """Return names and files of all modules in the order of their loading, `sys.path`, and how old this process is in seconds."""
+    named = [(name, _origin(module)) for name, module in list(sys.modules.items())]
+    modules = [[name, origin] for name, origin in named if origin]
+    return {"start_s": _age_s(), "path": [str(each) for each in sys.path], "modules": modules}
 
 
 def tell_loaded(path: Path) -> None:
-    """Write names and files of all modules in the order of their loading, `sys.path`, and how old this process is in seconds.
-
-    A disk that is full costs the job its spares, nothing else.
-    """
-    named = [(name, _origin(module)) for name, module in list(sys.modules.items())]
-    modules = [[name, origin] for name, origin in named if origin]
-    found = {"start_s": _age_s(), "path": [str(each) for each in sys.path], "modules": modules}
+    """Write it down. A disk that is full costs the job its spares, nothing else."""
     fresh = path.with_name(f"{path.name}.new")
     with suppress(OSError):
-        fresh.write_text(json.dumps(found))
+        fresh.write_text(json.dumps(read_loaded()))
         fresh.rename(path)
+
+
+def pack_loaded() -> LoadedList | None:
+    """Return it as a message carries it; None for a list that is longer than any."""
+    from rover_bus.events.spare_requests import MOST_BYTES, pack  # only where spares are pods
+
+    found = read_loaded()
+    packed = pack(found)
+    return LoadedList(float(str(found["start_s"])), packed) if len(packed) < MOST_BYTES else None
+
+
+async def keep_told(at: SpareHost, member: Member, loaded: LoadedList) -> None:
+    """Tell a host's daemon now, and whenever it does not know it any more, until cancelled. Else there are no spares."""
+    from rover_bus.events.codec import decode, encode
+    from rover_bus.events.spare_requests import LoadedReport, SpareReply
+
+    wanted = True
+    while True:
+        record = loaded.packed if wanted else b""
+        report = LoadedReport(uid=at.uid, member=member, start_s=loaded.start_s, record=record)
+        with suppress(RoverError):
+            said = await at.bus.request(spares(at.host, at.job), encode(report), timeout_s=ANSWER_S)
+            wanted = decode(said.body, SpareReply).what == "wanted"
+            if wanted and not record:
+                continue
+        await asyncio.sleep(TOLD_EVERY_S)
 
 
 def _origin(module: object) -> str:

@@ -23,6 +23,7 @@ from rover_bus.events.profiles import PROFILES, AnyProfile
 from rover_bus.events.programs import ProgramReply, ProgramRequest
 from rover_bus.events.purge_requests import ForgetRequest, PurgeReply, PurgeRequest
 from rover_bus.events.requests import REPLIES, REQUESTS
+from rover_bus.events.spare_requests import LoadedReport, SpareQuestion, SpareReply
 
 MAX_BODY_BYTES = 8 << 20
 HEADROOM_BYTES = 128 << 10  # what a log and a fact add to the input that they come from
@@ -44,6 +45,9 @@ _TYPES: tuple[type[msgspec.Struct], ...] = (
     ProgramReply,
     MemberLogRequest,
     MemberLogReply,
+    LoadedReport,
+    SpareQuestion,
+    SpareReply,
     PurgeRequest,
     ForgetRequest,
     PurgeReply,

@@ -189,6 +189,12 @@ def daemon(host: str, method: str) -> str:
     return f"rover.daemon.{host if host == '*' else name(host, 'host')}.{method if method == '*' else name(method)}"
 
 
+def spares(host: str, job: str) -> str:
+    """Subject of what members of a job ask a host's daemon about spares; `*`: of any host, of any job."""
+    hosts = host if host == "*" else name(host, "host")
+    return f"rover.daemon.{hosts}.spares.{job if job == '*' else name(job, 'job')}"
+
+
 def keeper(job: str, method: str) -> str:
     """Subject of requests to what may purge; `*`: of all jobs."""
     return f"rover.keeper.{job if job == '*' else name(job, 'job')}.{name(method)}"
@@ -272,6 +278,8 @@ def _parse_own(subject: str) -> Parsed | None:
             return Parsed("rpc", job=job, term=int(term), kind=method)
         case ["rover", "daemon", host, method]:
             return Parsed("daemon", host=host, kind=method)
+        case ["rover", "daemon", host, "spares", job]:
+            return Parsed("daemon", host=host, job=job, kind="spares")
         case ["rover", "keeper", job, method]:
             return Parsed("keeper", job=job, kind=method)
         case ["rover", "registrar", user, method]:

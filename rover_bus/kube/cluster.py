@@ -7,6 +7,7 @@ Built once a process; each node's platform (platform.py) listens to it.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,6 +44,7 @@ class KubeCluster:
         self.of_hosts = PodsOfHosts(self.pods)
         self.answers = Mirror(api, PLAN_ANSWER, namespaces, may_lack=True)
         self.reactions = Reactions()
+        self.maker = uuid.uuid4().hex[:8]  # of spares: none outlives this view of the cluster as one
         self.trials = PodTrials(api, self.settings, self.pods)
         self._namespaces = namespaces
         self._others, self._capacities = OtherPods(), dict[str, HostCapacity]()

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rover_bus.events import traces
 from rover_bus.events.errors import RoverError, TemporaryError
@@ -21,7 +22,8 @@ from rover_bus.events.traces import Context
 from rover_bus.kube.api import STRATEGIC, ApiRefused
 from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.endings import ending_of, gone, taken_away
-from rover_bus.kube.kinds import POD, SECRET, Json, Pod, Quantities, Ref, quantity
+from rover_bus.kube.kinds import POD, Json, Pod, Quantities, Ref, quantity
+from rover_bus.kube.making import trust
 from rover_bus.kube.pods import (
     ASKED,
     ORDER,
@@ -35,11 +37,12 @@ from rover_bus.kube.pods import (
     manifest,
     ref_of,
     runs,
-    secret_of,
     stalled_by,
     why_not_started,
     written,
 )
+from rover_bus.kube.spare_manifests import admission
+from rover_bus.kube.spares import NodeSpares, SparePod
 from rover_bus.kube.templates import MAIN
 from rover_bus.node.port import Adjusted, AdjustRefused, Incarnation, Observe, Running, Stalled, TakenAway
 
@@ -51,14 +54,24 @@ log = get_logger("rover.kube")
 
 @dataclass(frozen=True, slots=True)
 class PodReports:
-    """What a member tells its platform: what happens to it, and how it ended; with its pod, if that is there still."""
+    """What a member tells its platform: what happens to it, how it ended, with its pod, if that is there still; and that its pod
+    is another than it was to be.
+    """
 
     observe: Observe
     ended: Callable[[HeldPod, Exit, Pod | None], None]
+    moved: Callable[[HeldPod, Ref], None]
+
+
+class Warm(NamedTuple):
+    """A spare that is to become a member, and what has it."""
+
+    made: SparePod
+    spares: NodeSpares
 
 
 class HeldPod:
-    """A member of which a pod was ordered, or found. `node`: of the daemon that orders it."""
+    """A member of which a pod was ordered, or found. `node`: of the daemon that orders it; `found`: its pod, or its spare."""
 
     def __init__(
         self,
@@ -68,20 +81,21 @@ class HeldPod:
         reports: PodReports,
         *,
         credential: str = "",
-        found: Pod | None = None,
+        found: Pod | Warm | None = None,
     ) -> None:
         self._cluster, self._api, self._settings = cluster, cluster.api, cluster.settings
         self._node, self._reports, self._credential = node, reports, credential
         self._loop = asyncio.get_running_loop()
         self.incarnation = incarnation
         self._start_patience_s = incarnation.desired.start_patience_s
-        self.ref = (
-            found.metadata.ref
-            if found
-            else ref_of(self._settings, incarnation.job, incarnation.uid, incarnation.member)
-        )
-        self.pod = found.metadata.uid if found else ""  # the uid of its object, once there is one
-        self.adopted = found is not None
+        self.ref = ref_of(self._settings, incarnation.job, incarnation.uid, incarnation.member)
+        self.pod = ""  # the uid of its object, once there is one
+        self.adopted = isinstance(found, Pod)
+        self.warm = found if isinstance(found, Warm) else None
+        if isinstance(found, Pod):
+            self.ref, self.pod = found.metadata.ref, found.metadata.uid
+        elif found is not None:
+            self.ref = found.made.ref
         self.changed = asyncio.Event()
         self.grace_s: int | None = None  # it is to leave within it
         self.granted_s: int | None = None  # what the API server was told of that
@@ -143,7 +157,9 @@ class HeldPod:
         """Observe that it runs, that it cannot start, and that another takes it away; each once."""
         if runs(pod) and not self._running:
             self._running = True
-            self._reports.observe(Running(self.incarnation.key, adopted=self.adopted))
+            self._reports.observe(
+                Running(self.incarnation.key, adopted=self.adopted, warm=self.warm is not None)
+            )
             traces.leave()  # what this task asks from here on is not its start
         if not self._taken and (taken := taken_away(pod)) is not None:
             self._taken = True
@@ -183,6 +199,8 @@ class HeldPod:
 
     async def _create(self) -> Exit | None:
         """Make its pod, then its credential, then let it be scheduled. Returns its end where there cannot be such a pod."""
+        if self.warm is not None and await self._become(self.warm):
+            return None
         if self.grace_s is not None:  # an earlier try that was made after all is found by the watch
             return Exit(reason="drained", detail=WHY)
         secret, trace = bool(self._credential), traces.environment()
@@ -202,24 +220,25 @@ class HeldPod:
         self.pod = pod.metadata.uid
         return None
 
+    async def _become(self, warm: Warm) -> bool:
+        """Make a spare's pod this member's, and tell it so. False: it is gone, and the start is a cold one."""
+        run, trace = self.incarnation, traces.environment()
+        with self._start.awaited():
+            pod = await warm.spares.become(warm.made, run)
+        if pod is None:
+            self.warm = None
+            self._reports.moved(self, ref_of(self._settings, run.job, run.uid, run.member))
+            return False
+        self.pod = pod.metadata.uid
+        warm.spares.admit(self.ref, admission(run, self._credential, trace))
+        return True
+
     async def _trust(self, pod: Pod, credential: str) -> Pod:
-        """Give a pod its credential, and let it be scheduled, unless it was removed meanwhile (`remove_unborn`)."""
+        """Give a pod its credential, and one to the agent beside a server."""
         sidecars, run = self._settings.sidecars, self.incarnation
         beside = sidecars is not None and run.member.role == "ps"
         agent = sidecars.credential_of(run, pod.metadata.name) if sidecars and beside else ""
-        body, ref = secret_of(pod, credential, agent), pod.metadata.ref
-        try:
-            await self._api.create(SECRET, ref.namespace, body)
-        except ApiRefused as error:
-            if error.code != "AlreadyExists":
-                raise
-            await self._api.delete(SECRET, ref)  # of a pod of this name that is gone
-            await self._api.create(SECRET, ref.namespace, body)
-        about = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
-        free: Json = {"metadata": about, "spec": {"schedulingGates": None}}
-        pod = await self._api.patch(POD, ref, free)
-        self._cluster.pods.put(pod)
-        return pod
+        return await trust(self._cluster, pod, credential, agent)
 
     # -- asked to leave, or given up -----------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
-"""Ended pods that stay for people to look at go with their RoverJob, as soon as that is gone.
+"""Pods that nothing looks after any more: ended ones that stay for people to look at, once their RoverJob is gone; and spares of a
+former operator.
 
-Run by operator.py while it leads. The cluster's garbage collector does the same, and does it alone where no operator was there; but
-it takes up to half a minute to know a kind that was installed just now, and leaves what belongs to objects of it for that long.
+Run by operator.py while it leads. The cluster's garbage collector removes the first too, and does it alone where no operator was
+there; but it takes up to half a minute to know a kind that was installed just now, and leaves what is of its objects so long.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rover_bus.kube.object import KIND
 from rover_bus.kube.pods import REPORTED, is_over
 from rover_bus.kube.removing import remove
 from rover_bus.kube.roverjobs import ROVER_JOB
+from rover_bus.kube.spare_manifests import note_of
 
 AGAIN_S = 1.0  # before a request is repeated that the API server did not answer
 log = get_logger("rover.kube")
@@ -65,9 +67,11 @@ def _object_of(pod: Pod) -> tuple[Ref, str] | None:
 
 
 def _is_left(cluster: KubeCluster, pod: Pod | None) -> bool:
-    """Whether all is said of a pod, nothing asks for it to go, and its object is not in the cache."""
+    """Whether all is said of a pod, nothing asks for it to go, and its object is not in the cache; or it is another's spare."""
     if pod is None or pod.metadata.deletion_timestamp is not None:
         return False
+    if (note := note_of(pod.metadata)) is not None:
+        return note.maker != cluster.maker
     if not is_over(pod) or REPORTED not in pod.metadata.annotations or (owner := _object_of(pod)) is None:
         return False
     object_ = cluster.objects.objects.get(owner[0])
@@ -77,10 +81,15 @@ def _is_left(cluster: KubeCluster, pod: Pod | None) -> bool:
 async def _remove(cluster: KubeCluster, ref: Ref) -> None:
     """Remove a pod, unless its object is there after all: a list may be older than a pod."""
     pod = cluster.pods.objects.get(ref)
-    if pod is None or not _is_left(cluster, pod) or (owner := _object_of(pod)) is None:
+    if pod is None or not _is_left(cluster, pod):
         return
+    owner = _object_of(pod)
     try:
-        if (await cluster.api.read(ROVER_JOB, owner[0])).metadata.uid == owner[1]:
+        if (
+            note_of(pod.metadata) is None
+            and owner is not None
+            and (await cluster.api.read(ROVER_JOB, owner[0])).metadata.uid == owner[1]
+        ):
             return
     except ApiRefused as error:
         if (

@@ -11,7 +11,6 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from rover_bus.events.bus import Bus
@@ -30,9 +29,10 @@ from rover_bus.kube.pods import KEPT, PodSettings, host_of, node_of
 from rover_bus.kube.reactions import publish
 from rover_bus.kube.reading_once import reading_once
 from rover_bus.kube.service import Mirrors, follow_objects
+from rover_bus.kube.spare_line import answer_spares
 from rover_bus.node.daemon import Daemon
 from rover_bus.node.host import Host, no_credential
-from rover_bus.node.port import Incarnation
+from rover_bus.node.port import Incarnation, Observe
 from rover_bus.node.presence import Presence
 from rover_bus.node.spans import traced
 
@@ -215,16 +215,23 @@ class NodeDaemons:
             async with self._connecting:
                 bus = await self._options.connect(host)
             try:
-                daemon = self._daemon(bus, node, host)
-                await daemon.run(
-                    asyncio.Event(), lambda: log.info("a node is served", host=host), then="hand over"
-                )
+                beside: list[asyncio.Task[None]] = []
+                daemon = self._daemon(bus, node, host, beside)
+                try:
+                    await daemon.run(
+                        asyncio.Event(), lambda: log.info("a node is served", host=host), then="hand over"
+                    )
+                finally:
+                    for each in beside:
+                        each.cancel()
+                    await asyncio.gather(*beside, return_exceptions=True)
             finally:
                 await bus.close()
         except RoverError as error:
             log.warning("a node is not served", node=node, why=str(error))
 
-    def _daemon(self, bus: Bus, node: str, host: str) -> Daemon:
+    def _daemon(self, bus: Bus, node: str, host: str, beside: list[asyncio.Task[None]]) -> Daemon:
+        """beside: what its platform needs done until it ends is added to it."""
         options = self._options
         me = Host(
             name=host,
@@ -235,7 +242,14 @@ class NodeDaemons:
             read=self._read,
         )
         presence = Presence(bus, host, me.daemon, f"node:{node}", options.settings.hosts.presence_s)
-        me, platform = traced(me, partial(KubePlatform, self._cluster, node))
+
+        def attach(observe: Observe) -> KubePlatform:
+            made = KubePlatform(self._cluster, node, observe)
+            if options.pods.spares is not None:
+                beside.append(asyncio.create_task(answer_spares(bus, host, made)))
+            return made
+
+        me, platform = traced(me, attach)
         return Daemon(bus, me, presence, platform)
 
 

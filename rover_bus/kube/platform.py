@@ -15,10 +15,11 @@ from rover_bus.events.identity import IN_ORDER, Exit, HostCapacity, Member, Reso
 from rover_bus.events.logs import get_logger
 from rover_bus.events.profiles import HostProfile
 from rover_bus.events.programs import ProgramRequest
+from rover_bus.events.spare_requests import LoadedReport, SpareQuestion, SpareReply
 from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.endings import ending_of
 from rover_bus.kube.ends import KeptEnds
-from rover_bus.kube.held import HeldPod, PodReports
+from rover_bus.kube.held import HeldPod, PodReports, Warm
 from rover_bus.kube.kinds import Pod, Ref
 from rover_bus.kube.pods import (
     KEPT,
@@ -32,6 +33,8 @@ from rover_bus.kube.pods import (
     ran_s,
 )
 from rover_bus.kube.removing import free, remove, remove_unborn
+from rover_bus.kube.spare_manifests import admission
+from rover_bus.kube.spares import NodeSpares, Respond
 from rover_bus.node.exits import HURRY_S
 from rover_bus.node.port import (
     Answer,
@@ -42,8 +45,6 @@ from rover_bus.node.port import (
     Observation,
     Observe,
     Spare,
-    SpareGone,
-    SpareSpawned,
     Spawned,
     StartOrder,
 )
@@ -63,7 +64,7 @@ class KubePlatform:
         self._cluster, self._api, self._settings = cluster, cluster.api, cluster.settings
         self._node, self._host = node, host_of(node)
         self._tell, self._observing = observe, True
-        self._reports = PodReports(self._observe, self._end)
+        self._reports = PodReports(self._observe, self._end, self._move)
         self._loop = asyncio.get_running_loop()
         self._held: dict[Key, HeldPod] = {}
         self._by_pod: dict[Ref, HeldPod] = {}
@@ -72,7 +73,9 @@ class KubePlatform:
         self._over: dict[tuple[str, str, Member], tuple[Ref, str]] = {}  # whose pod may still be there
         self._tasks: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()  # that are repeated until they are done
-        self._capacity, self._adopted = self._cluster.capacity_of(self._node), False
+        self._spares = NodeSpares(cluster, node, self._observe)
+        self._capacity = self._cluster.capacity_of(self._node)
+        self.adopted = asyncio.Event()  # what a former daemon left is taken over
         self._unlisten = [
             cluster.of_hosts.listen(self._host, self._on_pod),
             cluster.listen_to_rooms(lambda: self._capacity_changed.set()),
@@ -111,7 +114,7 @@ class KubePlatform:
         pod = self._cluster.pods.objects.get(ref)
         if held := self._by_pod.get(ref):
             held.changed.set()
-        elif pod is not None and self._adopted and not is_over(pod):
+        elif pod is not None and self.adopted.is_set() and not is_over(pod):
             self._find(pod)
 
     def _observe(self, observation: Observation) -> None:
@@ -124,7 +127,10 @@ class KubePlatform:
         run = order.incarnation
         if run.key in self._held:
             return
-        self._hold(HeldPod(self._cluster, self._node, run, self._reports, credential=order.credential))
+        made = self._spares.take((run.job, order.spare)) if order.spare else None
+        warm = Warm(made, self._spares) if made is not None else None
+        credential = order.credential
+        self._hold(HeldPod(self._cluster, self._node, run, self._reports, credential=credential, found=warm))
 
     def stop(self, incarnation: Incarnation, hurried: bool = False) -> None:
         held = self._held.get(incarnation.key)
@@ -138,13 +144,24 @@ class KubePlatform:
             held.want(resources)
 
     def prepare(self, spare: Spare) -> None:
-        """There are no spare pods yet: it is gone at once."""
-        now_s = self._loop.time()
-        self._observe(SpareSpawned(spare, now_s))
-        self._observe(SpareGone(spare.key, "ended", now_s, "pods are not made ready before they are members"))
+        self._spares.prepare(spare)
 
     def drop(self, spare: Spare) -> None:
-        """Each is gone already."""
+        self._spares.drop(spare.key)
+
+    def note_loaded(self, job: str, report: LoadedReport) -> SpareReply:
+        """A worker says what it had loaded, of which spares are made."""
+        held = self._held.get((job, report.member.name))
+        return self._spares.note_loaded(job, report, held.incarnation if held is not None else None)
+
+    def answer_spare(self, job: str, question: SpareQuestion, respond: Respond) -> None:
+        """A spare asks what it is to load, or which member it is, by the order on its pod."""
+        became = next((each for each in self._held.values() if _is_of(each, job, question)), None)
+        member = None
+        if became is not None and became.pod and self._settings.spares is not None:
+            credential = self._settings.spares.member_credential_of(became.incarnation, self._host)
+            member = admission(became.incarnation, credential, {})
+        self._spares.on_question(job, question, respond, member)
 
     def try_program(
         self, request: ProgramRequest, answer: Answer, anew: bool = False, of: tuple[str, str] = ("", "")
@@ -173,7 +190,7 @@ class KubePlatform:
         for pod in pods:
             if not is_over(pod):
                 self._find(pod)
-        self._adopted = True
+        self.adopted.set()
 
     def _find(self, pod: Pod) -> None:
         """Take over a pod that runs, or will. One without its credential never ran: its order comes again."""
@@ -189,6 +206,14 @@ class KubePlatform:
         return HeldPod(self._cluster, self._node, order.incarnation, self._reports, found=pod)
 
     # -- one member ----------------------------------------------------------------------------------------------------
+
+    def _move(self, held: HeldPod, ref: Ref) -> None:
+        """The spare that it was to be is gone: its pod is one of its own."""
+        self._uncarry.pop(held.ref)()
+        del self._by_pod[held.ref]
+        held.ref = ref
+        self._by_pod[ref] = held
+        self._uncarry[ref] = self._cluster.of_hosts.carry(ref, self._on_pod)
 
     def _hold(self, held: HeldPod) -> None:
         self._held[held.incarnation.key] = self._by_pod[held.ref] = held
@@ -250,6 +275,7 @@ class KubePlatform:
 
     def forget(self, job: str) -> None:
         """Failed pods that are kept stay for people to look at, until their run is erased, or their object goes with its TTL."""
+        self._spares.forget(job)
         self._write(lambda: self._drop(lambda other, _uid: other == job, failed=False))
 
     def erase(self, job: str, uid: str) -> None:
@@ -278,6 +304,7 @@ class KubePlatform:
             task.cancel()
         self._held.clear()
         self._observing = False
+        self._spares.release()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._keep(self._tasks, work)
@@ -300,3 +327,8 @@ class KubePlatform:
                 log.info("a request is repeated", host=self._host, why=str(error))
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, MOST_AGAIN_S)
+
+
+def _is_of(held: HeldPod, job: str, question: SpareQuestion) -> bool:
+    run = held.incarnation
+    return (run.job, run.uid, held.ref.name) == (job, question.uid, question.pod)

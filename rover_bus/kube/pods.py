@@ -31,7 +31,7 @@ from rover_bus.kube.roverjobs import RoverJob
 from rover_bus.kube.sidecars import KEY, Sidecars, with_sidecar
 from rover_bus.kube.templates import MAIN, checked, template_of
 from rover_bus.node.affinity import threads
-from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands
+from rover_bus.node.port import NO_MASTERS, Incarnation, RoleCommands, Spare
 
 DOMAIN = "rover-bus.io"
 ORDER, ASKED, UNSTARTED, REPORTED, KEPT = (
@@ -57,7 +57,7 @@ class PodSettings:
     object_of: the RoverJob that a run of a job belongs to, None for one that was handed in otherwise: its templates go over these,
     and its pods are in its namespace, and its own. adjust_patience_s: of a resize that the node puts off. memory: where each node's
     agent keeps what servers stage; a server sees the directories of its own job there. "": it stages in its pod. sidecars: an agent
-    in each server's pod instead.
+    in each server's pod instead. spares: how workers are made ready before they are members; None: they are not.
     """
 
     image: str
@@ -71,6 +71,18 @@ class PodSettings:
     adjust_patience_s: float = 30.0
     memory: str = ""
     sidecars: Sidecars | None = None
+    spares: SparePods | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparePods:
+    """What pods of spares have. priority_class: below that of all members; credential_of: of what asks which member it becomes, and
+    that of a member; "" where all processes share one word.
+    """
+
+    priority_class: str
+    credential_of: Callable[[Spare, str], str]
+    member_credential_of: Callable[[Incarnation, str], str]
 
 
 class PodOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,18 +195,18 @@ def manifest(
         "finalizers": [FINALIZER],
         "ownerReferences": owners_of(settings, run.job, run.uid),
     }
-    spec = _spec(with_environment(settings, run, trace), run, node, secret, template.get("spec", {}))
+    told = {"ROVER_SPARES_AT": host_of(node), "ROVER_UID": run.uid}  # that what it loads is known there
+    more = {**trace, **told} if settings.spares is not None and role == "worker" else trace
+    spec = _spec(with_environment(settings, run, more), run, node, secret, template.get("spec", {}))
     if settings.sidecars is not None and role == "ps":
         spec = with_sidecar(spec, settings.sidecars, run, ref.name, settings.python)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def with_environment(settings: PodSettings, run: Incarnation, trace: Mapping[str, str]) -> PodSettings:
-    """Return the settings of one pod: what it is part of, and, of a master, where its spans go."""
+def with_environment(settings: PodSettings, run: Incarnation, more: Mapping[str, str]) -> PodSettings:
+    """Return the settings of one pod: with more variables, and, of a master, where its spans go."""
     own = settings.of_masters if run.member.role == "master" else {}
-    return (
-        replace(settings, environment={**settings.environment, **own, **trace}) if own or trace else settings
-    )
+    return replace(settings, environment={**settings.environment, **own, **more}) if own or more else settings
 
 
 def _spec(settings: PodSettings, run: Incarnation, node: str, secret: bool, template: Json) -> Json:

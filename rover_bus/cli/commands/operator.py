@@ -45,6 +45,12 @@ from rover_bus.cli.service_words import words_of
     help="Instead of agents of nodes: one in each server's pod, which stages at most so much.",
 )
 @click.option(
+    "--spare-priority",
+    default="",
+    metavar="CLASS",
+    help="The PriorityClass, below those of members, of pods that are made ready to become workers; left out: there are none.",
+)
+@click.option(
     "--plan-answers",
     default="",
     metavar="POLICY",

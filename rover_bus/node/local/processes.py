@@ -26,6 +26,7 @@ from rover_bus.events.subjects import file_name
 from rover_bus.node.exits import HURRY_S, STUCK_S
 from rover_bus.node.local import layout, proctree
 from rover_bus.node.local.cores import CoreGroups
+from rover_bus.node.local.launching import LOADED
 from rover_bus.node.local.layout import OrderRecord, SpareRecord, StartRecord, StateDirectory
 from rover_bus.node.local.spawning import (
     MemberSettings,
@@ -37,7 +38,7 @@ from rover_bus.node.local.spawning import (
     spawn_shim,
     write_order,
 )
-from rover_bus.node.local.warm import LOADED, Taken, WarmSpares
+from rover_bus.node.local.warm import Taken, WarmSpares
 from rover_bus.node.port import (
     Adjusted,
     Exited,

@@ -29,6 +29,7 @@ from rover_bus.events.logs import get_logger
 from rover_bus.events.subjects import file_name
 from rover_bus.node.local import layout, proctree
 from rover_bus.node.local.cores import CoreGroups
+from rover_bus.node.local.launching import LATER, LOADED, launch_command
 from rover_bus.node.local.layout import IncarnationDirectory, SpareRecord, StartRecord, StateDirectory
 from rover_bus.node.local.spawning import (
     MemberSettings,
@@ -40,7 +41,6 @@ from rover_bus.node.local.spawning import (
     spawn_shim,
     write_order,
 )
-from rover_bus.node.local.trials import PYTHON, read_invocation
 from rover_bus.node.port import (
     Incarnation,
     Observe,
@@ -54,10 +54,7 @@ from rover_bus.node.port import (
 )
 from rover_bus.node.users import acting, open_to
 
-LAUNCHER = str(Path(__file__).with_name("launcher.py"))
-BECOME = f"with open({LAUNCHER!r}) as f: exec(compile(f.read(), f.name, 'exec'), {{'__name__': 'launcher'}})"
-LOADED, READY = "loaded", "ready"
-LATER = ("ROVER_INDEX", "ROVER_INCARNATION", "ROVER_CREDENTIAL")  # what only admission gives
+READY = "ready"
 CLEAR_AGAIN_S = 1.0
 How = Literal["used", "dropped", "ended"]
 log = get_logger("rover.node")
@@ -67,25 +64,6 @@ class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is read here of a worker's list; the launcher reads the rest."""
 
     start_s: float
-
-
-def launch_command(command: list[str], directory: Path) -> list[str]:
-    """Return the command that makes a spare of this program; empty for a program that cannot have any.
-
-    It must be a Python's, and a script or a module: of a text after `-c`, of an archive and of other programs no line is first.
-    """
-    executable, *words = command or [""]
-    if not PYTHON.fullmatch(os.path.basename(executable)):
-        return []
-    run = read_invocation(words)
-    rest = words[len(run.options) :]
-    if run.kind == "script" and rest[:1] == [run.first] and run.first.endswith(".py"):
-        kind = "script"
-    elif run.kind == "module" and rest[:1] == ["-m"] and len(rest) > 1:
-        kind, rest = "module", rest[1:]
-    else:
-        return []
-    return [executable, *run.options, "-c", BECOME, str(directory), kind, *rest]
 
 
 @dataclass(slots=True)

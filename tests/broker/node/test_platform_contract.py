@@ -29,7 +29,7 @@ from rover_bus.node.simulated import SimulatedHost
 
 
 class Simulated:
-    host, makes_spares, measures = "h1", True, True
+    host, makes_spares, measures, remembers_loaded = "h1", True, True, True
 
     def __init__(self, directory: Path) -> None:
         self.machine = SimulatedHost(self._member)
@@ -93,7 +93,7 @@ class Simulated:
 
 
 class Local:
-    host, makes_spares, measures = "h1", True, True
+    host, makes_spares, measures, remembers_loaded = "h1", True, True, True
 
     def __init__(self, directory: Path) -> None:
         self.home = create(directory / "state")

@@ -93,6 +93,12 @@ priorityClassName: {{ .Values.priorityClass.name | default (include "rover.name"
 {{- end }}
 {{- end }}
 
+{{- define "rover.spares" -}}
+{{- if or .Values.spares.create .Values.spares.name -}}
+{{ .Values.spares.name | default (printf "%s-%s-spares" (include "rover.name" .) .Release.Namespace) }}
+{{- end }}
+{{- end }}
+
 {{- define "rover.container" -}}
 image: {{ include "rover.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rover_bus.node.local.launcher import NO_SPARE
-from rover_bus.node.local.warm import launch_command
+from rover_bus.node.local.launching import launch_command
 
 LOAD = """
 import json, sys
