@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
+from commands import ROVER, run_command
 
-ROVER = [sys.executable, "-m", "rover_bus.cli.entry"]
+__all__ = ["ROVER", "Hand", "living", "make_clicks", "name_of", "rover", "seeds"]
 
 
 def rover(
@@ -27,15 +28,8 @@ def rover(
 ) -> subprocess.CompletedProcess[str]:
     """Run `rover`, in a stack's `home` or a directory; `more`: variables of its environment."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")} | more
-    return subprocess.run(
-        [*ROVER, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=False,
-        timeout=timeout_s,
-        env=environment | ({"ROVER_HOME": str(home)} if home else {}),
-    )
+    environment |= {"ROVER_HOME": str(home)} if home else {}
+    return run_command(list(arguments), cwd, environment, timeout_s)
 
 
 def make_clicks(folder: Path, rows: int, eval_rows: int = 10, seed: int = 0) -> Path:
