@@ -15,6 +15,7 @@ from pathlib import Path
 import all_rights
 import pytest
 from exit_codes import WITH_STACK, Row
+from facts_read import records_of
 from outside import ROVER, living
 from patience import PATIENCE_S, until
 from small_job import SmallJob
@@ -196,7 +197,8 @@ def all_masters_are_stopped(scene: Scene, row: Row) -> Done:
     masters = [row["pid"] for row in living(scene.job.home, "held", "master")]
     with stopped(masters):
         done = scene.type(row)
-    until(lambda: "cancelled" in scene.job.rover("events", "held", "-k", "job.ended").stdout, "its end", 0.2)
+    until(lambda: records_of(scene.job.home, "held", "job.ended"), "its end")
+    assert "cancelled" in scene.job.rover("events", "held", "-k", "job.ended").stdout
     return done
 
 

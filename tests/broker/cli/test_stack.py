@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from facts_read import records_of
 from outside import living, rover
 from patience import PATIENCE_S, until
 from small_job import SmallJob
@@ -29,6 +30,7 @@ from rover_bus.flash.places import host_root
 from rover_bus.node.local.layout import list_members
 
 pytestmark = pytest.mark.broker
+ASK_S = 0.2  # between two commands of one that waits: each takes a core from what is waited for
 
 
 def processes_of(directory: Path) -> list[int]:
@@ -50,6 +52,15 @@ def stack(tmp_path: Path) -> Iterator[RunningStack]:
     with RunningStack(tmp_path / "state") as running:
         yield running
     assert processes_of(tmp_path) == []
+
+
+@pytest.fixture(scope="module")
+def unused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    """A stack for all that is refused: it stays as it was."""
+    folder = tmp_path_factory.mktemp("unused")
+    with RunningStack(folder / "state") as running:
+        yield running
+    assert processes_of(folder) == []
 
 
 def write_job(folder: Path, name: str = "tiny", *, columns: str = "age") -> Path:
@@ -93,7 +104,7 @@ def test_what_dies_is_started_again(stack: RunningStack, tmp_path: Path) -> None
         lambda: len(stack.pids()) == 3 and not set(before.values()) & set(stack.pids().values()), "successors"
     )
     where = ("--dir", str(stack.home.root))
-    until(lambda: rover("doctor", *where, cwd=tmp_path).returncode == 0, "a healthy stack")
+    until(lambda: rover("doctor", *where, cwd=tmp_path).returncode == 0, "a healthy stack", ASK_S)
 
 
 def test_how_a_service_ended_is_an_event_once_the_bus_is_there(tmp_path: Path) -> None:
@@ -110,8 +121,8 @@ def test_how_a_service_ended_is_an_event_once_the_bus_is_there(tmp_path: Path) -
         where = ("--dir", str(state))
 
         def told() -> dict[str, dict[str, Any]]:
-            said = rover("events", "-k", "host.service_ended", "-o", "json", *where).stdout
-            bodies = [json.loads(line)["body"] for line in said.splitlines()]
+            said = records_of(state, "", "host.service_ended") or []
+            bodies = [each["body"] for each in said]
             assert len(bodies) == len({body["service"] for body in bodies}), bodies
             return {body["service"]: body for body in bodies}
 
@@ -125,7 +136,7 @@ def test_how_a_service_ended_is_an_event_once_the_bus_is_there(tmp_path: Path) -
         narrated = rover("events", "-k", "host.service_ended", *where).stdout
         assert "ended after" in narrated
         assert "is started again: SIGBUS: Fatal Python error: Bus error" in narrated
-        until(lambda: rover("doctor", *where).returncode == 0, "a healthy stack")
+        until(lambda: rover("doctor", *where).returncode == 0, "a healthy stack", ASK_S)
         seen = rover("doctor", *where).stdout
         for service in pids:
             assert f"note  the {service} of host " in seen
@@ -149,15 +160,15 @@ def test_where_a_host_stands_and_where_it_stages_is_said_by_the_environment(
         assert daemon["ROVER_SHM"] == str(tmp_path / "shm")
 
 
-def test_one_directory_holds_one_stack(stack: RunningStack) -> None:
+def test_one_directory_holds_one_stack(unused: RunningStack) -> None:
     with pytest.raises(Refused, match="a stack runs in"):
-        RunningStack(stack.home).start()
+        RunningStack(unused.home).start()
 
 
 def test_a_job_that_waits_says_for_what(stack: RunningStack, tmp_path: Path) -> None:
     job = Tiny(stack, tmp_path)
     assert job.rover("submit", str(job.file)).returncode == 0
-    until(job.workers, "the first job's worker")
+    until(job.workers, "the first job's worker", ASK_S)
     file = write_job(tmp_path, "huge")
     file.write_text(file.read_text().replace("[workers]", "[workers]\ncores = 100000"))
     assert job.rover("submit", str(file)).returncode == 0
@@ -166,7 +177,7 @@ def test_a_job_that_waits_says_for_what(stack: RunningStack, tmp_path: Path) -> 
         listed: list[dict[str, str]] = json.loads(job.rover("jobs", "-o", "json").stdout)
         return next(row["reason"] for row in listed if row["job"] == "huge")
 
-    until(lambda: "and the cluster has" in reason(), "the Brain's reason")
+    until(lambda: "and the cluster has" in reason(), "the Brain's reason", ASK_S)
     assert f"job huge: {reason()}" in job.rover("doctor").stdout
 
 
@@ -206,15 +217,15 @@ def test_a_job_is_submitted_seen_and_cancelled(stack: RunningStack, tmp_path: Pa
     pause_and_resume(job)
     say_what_plans_may(job)
     assert job.rover("cancel", "tiny").stdout == "tiny: cancelled\n"
-    until(lambda: job.members() == [], "the end of all members")
+    until(lambda: job.members() == [], "the end of all members", ASK_S)
     assert "cancelled" in job.rover("jobs").stdout
     see_what_it_was(job)
     assert (tmp_path / "h.csv").read_text().splitlines()[1].startswith("tiny,")
 
 
 def see_it_live(job: Tiny) -> None:
-    until(lambda: {"worker", "ps"} <= {row["role"] for row in job.members() if row["pid"]}, "members")
-    until(lambda: [row for row in job.members() if row["leads"]], "a master that leads")
+    until(lambda: {"worker", "ps"} <= {row["role"] for row in job.members() if row["pid"]}, "members", ASK_S)
+    until(lambda: [row for row in job.members() if row["leads"]], "a master that leads", ASK_S)
     assert sum(row["role"] == "master" for row in job.members()) == 2
     assert all(psutil.pid_exists(int(str(row["pid"]))) for row in job.members() if row["pid"])
     job.refused("submit", str(job.file), because="a job 'tiny' exists already")
@@ -226,11 +237,11 @@ def see_it_live(job: Tiny) -> None:
 
 def pause_and_resume(job: Tiny) -> None:
     assert job.rover("pause", "tiny", "--reason", "lunch").stdout == "tiny: paused\n"
-    until(lambda: job.workers() == [], "the workers' leaving")
+    until(lambda: job.workers() == [], "the workers' leaving", ASK_S)
     assert " paused " in job.rover("jobs").stdout
     job.refused("pause", "tiny", because="paused already")
     assert job.rover("resume", "tiny").stdout == "tiny: goes on\n"
-    until(lambda: job.workers() == [2], "the next life of the worker")
+    until(lambda: job.workers() == [2], "the next life of the worker", ASK_S)
 
 
 def say_what_plans_may(job: Tiny) -> None:
@@ -249,7 +260,7 @@ def say_what_plans_may(job: Tiny) -> None:
 
 
 def see_what_it_was(job: Tiny) -> None:
-    until(job.ended_members, "what its members used")
+    until(job.ended_members, "what its members used", ASK_S)
     [record] = job.ended_members()
     assert (record["state"], record["asked_workers"], record["held_workers"]) == ("cancelled", 1, 1)
     assert float(str(record["worker_cpu_s"])) > 0
@@ -271,20 +282,20 @@ def see_what_it_was(job: Tiny) -> None:
     ],
 )
 def test_bad_input_gets_one_line_and_loses_nothing(
-    stack: RunningStack, tmp_path: Path, arguments: tuple[str, ...], exit_code: int, says: str
+    unused: RunningStack, tmp_path: Path, arguments: tuple[str, ...], exit_code: int, says: str
 ) -> None:
     write_job(tmp_path)
     secret = tmp_path / "wrong"
     secret.write_text("not-the-secret\n")
     secret.chmod(0o600)
-    done = rover(*arguments, "--dir", str(stack.home.root), cwd=tmp_path)
+    done = rover(*arguments, "--dir", str(unused.home.root), cwd=tmp_path)
     assert done.returncode == exit_code, done.stderr
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_wrong_column_is_refused_before_anything_is_submitted(stack: RunningStack, tmp_path: Path) -> None:
-    where = ("--dir", str(stack.home.root))
+def test_a_wrong_column_is_refused_before_anything_is_submitted(unused: RunningStack, tmp_path: Path) -> None:
+    where = ("--dir", str(unused.home.root))
     done = rover("submit", str(write_job(tmp_path, columns="agee")), *where, cwd=tmp_path)
     assert done.returncode == 2
     assert "no column 'agee'; did you mean 'age'?" in done.stderr
@@ -436,7 +447,7 @@ def test_a_port_that_another_program_took_is_said_once_and_mended_when_it_is_fre
             )
             time.sleep(4.0)  # attempts at 0.1, 0.2, 0.4, 0.8 and 1.6 s
         until(lambda: "the broker serves again" in said.read_text(), "a broker that serves")
-        until(lambda: rover("doctor", "--dir", str(state)).returncode == 0, "a healthy stack")
+        until(lambda: rover("doctor", "--dir", str(state)).returncode == 0, "a healthy stack", ASK_S)
     of_the_broker = [line for line in said.read_text().splitlines() if "broker" in line.split("(")[0][7:18]]
     assert len(of_the_broker) == 3, of_the_broker
 
@@ -507,7 +518,7 @@ def test_a_worker_that_dies_before_it_joins_is_explained(stack: RunningStack, tm
         return rover("events", "tiny", "-k", kind, *where, cwd=tmp_path).stdout
 
     cause = "status 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'"
-    until(lambda: told("job.ended"), "the end")
+    until(lambda: records_of(stack.home.root, "tiny", "job.ended"), "the end")
     assert cause in told("job.ended")
     assert cause in told("worker.failed")
 
@@ -596,12 +607,15 @@ def test_a_job_that_waits_for_room_is_cancelled_at_once(stack: RunningStack, tmp
     assert rover("submit", "job.toml", *where, cwd=tmp_path).returncode == 0
     planned = re.compile(r"^first +(starting|training|completed)", re.MULTILINE)  # a look may miss `starting`
     told = lambda: rover("jobs", *where, cwd=tmp_path).stdout  # noqa: E731
-    until(lambda: planned.search(told()), "the first job has a plan", more=told)
+    until(lambda: planned.search(told()), "the first job has a plan", ASK_S, told)
     first.write_text(write_job(tmp_path).read_text().replace("[workers]\n", "[workers]\ncores = 500\n"))
     assert rover("submit", "job.toml", *where, cwd=tmp_path).returncode == 0
     until(
         lambda: "and the cluster has" in rover("jobs", *where, cwd=tmp_path).stdout,
         "the second one waits for room",
+        ASK_S,
     )
     rover("cancel", "tiny", *where, cwd=tmp_path)
-    until(lambda: "cancelled" in rover("jobs", *where, cwd=tmp_path).stdout, "the end of the second one")
+    until(
+        lambda: "cancelled" in rover("jobs", *where, cwd=tmp_path).stdout, "the end of the second one", ASK_S
+    )

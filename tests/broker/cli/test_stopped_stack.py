@@ -23,15 +23,16 @@ count = 1
 """
 
 
-@pytest.fixture
-def left(tmp_path: Path) -> Path:
-    """The state directory of a stack that was ended, with a job that had been submitted."""
-    (tmp_path / "t.csv").write_text("label,user\n" + "1,u\n0,v\n" * 20)
-    (tmp_path / "job.toml").write_text(JOB)
-    with RunningStack(tmp_path / "state"):
-        submitted = rover("submit", "job.toml", "--dir", "state", cwd=tmp_path)
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a stack that was ended, with a job that had been submitted. Each test leaves it as a stack that was ended."""
+    folder = tmp_path_factory.mktemp("left")
+    (folder / "t.csv").write_text("label,user\n" + "1,u\n0,v\n" * 20)
+    (folder / "job.toml").write_text(JOB)
+    with RunningStack(folder / "state"):
+        submitted = rover("submit", "job.toml", "--dir", "state", cwd=folder)
         assert submitted.returncode == 0, submitted.stderr
-    return tmp_path
+    return folder
 
 
 def brokers_below(directory: Path) -> list[int]:
