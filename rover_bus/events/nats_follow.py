@@ -269,7 +269,8 @@ class NatsWatch(NatsFollower):
                 await self._ready.wait()
         except TimeoutError:
             raise BusTimeout(
-                f"bucket {self._bucket} did not show its values in {SNAPSHOT_TIMEOUT_S} s"
+                f"bucket {self._bucket} did not show its values within {SNAPSHOT_TIMEOUT_S:g} s: "
+                "its broker starts, or elects a leader, so repeat it"
             ) from None
 
     async def stop(self) -> None:
