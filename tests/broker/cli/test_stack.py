@@ -42,6 +42,13 @@ def processes_of(directory: Path) -> list[int]:
     return found
 
 
+def services_of(state: Path) -> list[int]:
+    """Return the Brain and the daemon of a state directory."""
+    return sorted(
+        pid for pid in processes_of(state) if {"brain", "daemon"} & set(psutil.Process(pid).cmdline())
+    )
+
+
 def commands_of(processes: list[int]) -> list[str]:
     """What they run, for the words of a failure."""
     return [" ".join(process.cmdline()) for process in psutil.process_iter() if process.pid in processes]
@@ -409,8 +416,10 @@ def test_a_broker_that_answers_late_ends_nothing(tmp_path: Path) -> None:
             "a"
         ) as log:  # what it says when its disk refused a write; there is room again already
             log.write("[1] [ERR] JetStream out of space, critical write error detected\n")
+        others = services_of(state)
         until(lambda: "critical" in broker.read_text() and len(starts(broker)) == 2, "the second start")
-        assert rover("doctor", "--dir", str(state)).returncode == 0
+        until(lambda: rover("doctor", "--dir", str(state)).returncode == 0, "a healthy stack", ASK_S)
+        assert services_of(state) == others
 
 
 @contextmanager
