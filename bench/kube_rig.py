@@ -111,7 +111,8 @@ def control_plane(run: Path, nodes: int) -> Iterator[ControlPlane]:
     made = ControlPlane(run)
     try:
         made.start()
-        made.apply([_node(number) for number in range(nodes)])
+        if nodes:
+            made.apply([_node(number) for number in range(nodes)])
         yield made
     finally:
         made.call("stop")

@@ -42,7 +42,7 @@ async def running(
             bus = await rig.connect(stack.url, stack.secret_file.read_text().strip(), "bench-living")
             heard = Heard()
             try:
-                await _listen(bus, heard)
+                await listen(bus, heard, JOB)
                 run_rover(stack, "submit", str(folder / "job.toml"))
                 yield stack, heard
                 run_rover(stack, "cancel", JOB)
@@ -51,10 +51,11 @@ async def running(
                 await bus.close()
 
 
-async def _listen(bus: NatsBus, heard: Heard) -> None:
-    await bus.follow(FACTS, [subjects.job_facts(JOB)], heard.fact, start="first")
+async def listen(bus: NatsBus, heard: Heard, job: str) -> None:
+    """Have all that a job says heard, from its beginning."""
+    await bus.follow(FACTS, [subjects.job_facts(job)], heard.fact, start="first")
     await bus.follow(PROFILES, ["rover.profile.>"], heard.sample)
-    await bus.follow(LOG, [subjects.job_log(JOB)], heard.log, start="first")
+    await bus.follow(LOG, [subjects.job_log(job)], heard.log, start="first")
 
 
 def run_rover(stack: RunningStack, *words: str) -> None:

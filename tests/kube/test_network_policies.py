@@ -32,7 +32,10 @@ def release(cluster: Cluster, node: str, namespace: str, tmp_path: Path) -> Iter
 
 
 APART = """
-import socket
+import os, socket, time
+
+if os.environ.get("ROVER_ROLE") == "worker":
+    time.sleep(1.5)  # so long a start is worth spares, which reach the broker too
 
 class Apart(socket.socket):
     def connect(self, address):
@@ -130,7 +133,8 @@ def test_agents_beside_servers_a_page_and_jobs_in_a_namespace_of_their_own(
     with socket.create_connection((release.get("pod", page)["status"]["podIP"], 8443)):
         watch = Watch(release, jobs.namespace)
         watch.holds()
-    assert {"master -> broker:4222", "worker -> broker:4222", "ps -> broker:4222"} <= {*map(str, watch.edges)}
+    to_broker = {f"{each} -> broker:4222" for each in ("master", "worker", "ps", "spare")}
+    assert to_broker <= {*map(str, watch.edges)}
     kinds = {(each.dialler.name, each.listener.name) for each in watch.edges if each.dialler}
     assert {("worker", "ps"), ("ps", "ps"), ("web", "broker")} <= kinds
     jobs.kubectl("delete", "rj", "long", "--timeout=60s")
