@@ -57,6 +57,8 @@ class LiveBrain:
         self.cases: dict[str, Case] = {}
         self.settled: dict[str, tuple[JobPlacement, float]] = {}  # what was last carried out, and when
         self.now = 0.0
+        self.shown: Sequence[tuple[float, float]] = ()
+        self.hosts: dict[str, ClusterHost] = {}
 
     def make_brain(self) -> Brain:
         """A Brain with the rules of these stages."""
@@ -73,11 +75,7 @@ class LiveBrain:
     def wanted(self, cluster: ClusterView, now_s: float) -> list[Wanted]:
         """What plans ask for and jobs do not hold, on the hosts that the Brain chose."""
         self.now = max(self.now, now_s)
-        hosts = {
-            host_of(number): ClusterHost(cores=cores, memory_bytes=int(gib * GIB), cores_bind=True)
-            for number, (cores, gib) in enumerate(cluster.hosts)
-        }
-        self.brain.set_hosts(hosts, self.now)
+        self.brain.set_hosts(self.hosts_of(cluster), self.now)
         for job in cluster.jobs:
             if job.case.name not in self.cases:
                 self.cases[job.case.name] = job.case
@@ -92,6 +90,16 @@ class LiveBrain:
         ]
         changes = [wanted for wanted in wishes if wanted.size != held[wanted.job]]
         return sorted(changes, key=lambda wanted: _turn(wanted, held[wanted.job]))
+
+    def hosts_of(self, cluster: ClusterView) -> dict[str, ClusterHost]:
+        """Return a cluster's hosts as the Brain knows them: made once, they are asked for at every look and stay the same."""
+        if cluster.hosts != self.shown:
+            self.shown = cluster.hosts
+            self.hosts = {
+                host_of(number): ClusterHost(cores=cores, memory_bytes=int(gib * GIB), cores_bind=True)
+                for number, (cores, gib) in enumerate(cluster.hosts)
+            }
+        return self.hosts
 
     def observe(self, windows: Sequence[Window]) -> list[Remedy]:
         """Hand samples over, let the Brain's time pass, and return the workers that it replaces."""
