@@ -65,6 +65,9 @@ MATRIX: dict[str, dict[str, Any]] = {
     },
     "a class of its own": {"priorityClass": {"create": True}, "podDisruptionBudgets": False},
     "a class that is there": {"priorityClass": {"name": "system-cluster-critical"}},
+    "no spares": {"spares": {"create": False}},
+    "spares of a class that is there": {"spares": {"create": False, "name": "expendable"}},
+    "spares of another value": {"spares": {"name": "rover-spares", "value": -5}},
     "an image by digest": {
         "image": {"digest": "sha256:" + "a" * 64, "pullSecrets": [{"name": "pull"}]},
         "members": {"image": "example.com/ours:1"},
@@ -94,6 +97,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a memory that is no path": {"nodeAgent": {"memory": "dev/shm"}},
     "a page without a certificate": {"web": {"enabled": True, "tokens": "page-tokens"}},
     "a page without tokens": {"web": {"enabled": True, "tls": "page-tls"}},
+    "spares before others": {"spares": {"value": 5}},
     "no Brain": {"brain": {"replicas": 0}},
     "a broker of two": {"nats": {"replicas": 2}},
     "a broker without a secret": {"nats": {"url": "nats://n:4222"}},
