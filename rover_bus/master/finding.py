@@ -126,7 +126,14 @@ def _look_again(state: State, search: Searching, problem: str, cause: str) -> Co
 def _give_up(
     state: State, search: Searching, problems: list[str], cause: str, there: int = 0
 ) -> Consequences:
-    """Nothing that lies on storage can be restored: do as the job file says. Nothing is trained in silence."""
+    """Nothing that lies on storage can be restored: go back to what the log knows, where hosts have it or storage was not reached;
+    else do as the job file says. Nothing is trained in silence.
+    """
+    if not search.wanted and recovery.can_go_back(state, None):
+        why = "; ".join((search.detail, *problems[:1]))
+        yield from recovery.go_back(state, None, why, cause)
+        yield from lifecycle.consequences(state, cause)
+        return
     lines = [*(f"cut {each.cut}: {each.reason}" for each in state.cuts.tried), *problems]
     if search.wanted:
         lines = [f"cut {search.wanted} cannot be restored", *lines]
