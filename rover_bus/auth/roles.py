@@ -240,7 +240,8 @@ DAEMON = Role(
         *_publish("a last checkpoint before its host goes down", *_job_kinds("*", (CheckpointRequested,))),
         *_publish("how far it is", _entry(POSITIONS, f"all.{HOST}.*")),
         *_subscribe("what it is asked", *subjects.everywhere(subjects.daemon(HOST, "*"))),
-        *_subscribe("spares that are pods", *subjects.everywhere(subjects.spares(HOST, "*"))),
+        *_subscribe("what spares in pods ask", *subjects.everywhere(subjects.spares(HOST, "*"))),
+        *_subscribe("what workers have loaded", *subjects.everywhere(subjects.loaded(HOST, "*"))),
         *_subscribe("questions about services", ABOUT_SERVICES),
         *_reading(FACT_STREAM, bucket_stream(PRESENCE), bucket_stream(TENANTS)),
         *_call("the format of the stack", f"STREAM.MSG.GET.{bucket_stream(SETTINGS)}"),
@@ -316,7 +317,7 @@ WORKER = Role(
     (
         *_request("leases, commits, heartbeats", subjects.rpcs(JOB)),
         *_FIND_MASTER,
-        *_request("what it has loaded, for spares of its job", subjects.spares(HOST, JOB)),
+        *_request("what it has loaded, for spares of its job", subjects.loaded(HOST, JOB)),
         *_publish("samples", f"rover.profile.{JOB}.worker.*"),
         *_subscribe("a new master", subjects.job_facts(JOB, "master.elected")),
     ),

@@ -170,7 +170,7 @@ def asyncapi() -> dict[str, Any]:
         ForgetRequest: "rover.keeper.{job}.forget",
         HostJoinRequest: "rover.registrar.{user}.join",
         AgentJoinRequest: "rover.registrar.{user}.agent",
-        LoadedReport: "rover.daemon.{host}.spares.{job}",
+        LoadedReport: "rover.daemon.{host}.loaded.{job}",
         SpareQuestion: "rover.daemon.{host}.spares.{job}",
     }
     for cls, address in asked.items():

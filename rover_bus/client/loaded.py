@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from rover_bus.events import subjects
 from rover_bus.events.errors import RoverError
-from rover_bus.events.subjects import spares
 
 if TYPE_CHECKING:
     from rover_bus.events.bus import Bus
@@ -76,7 +76,7 @@ async def keep_told(at: SpareHost, member: Member, loaded: LoadedList) -> None:
         record = loaded.packed if wanted else b""
         report = LoadedReport(uid=at.uid, member=member, start_s=loaded.start_s, record=record)
         with suppress(RoverError):
-            said = await at.bus.request(spares(at.host, at.job), encode(report), timeout_s=ANSWER_S)
+            said = await at.bus.request(subjects.loaded(at.host, at.job), encode(report), timeout_s=ANSWER_S)
             wanted = decode(said.body, SpareReply).what == "wanted"
             if wanted and not record:
                 continue

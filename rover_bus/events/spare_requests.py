@@ -1,7 +1,8 @@
 """What a host's daemon is told and asked over the bus about spares in pods: what a worker had loaded, and which member one becomes.
 
-Asked on `rover.daemon.<host>.spares.<job>` by workers (client/loaded.py) and by spares (node/spare_pod.py); answered by
-kube/spare_line.py. On one machine the same goes through files and a socket (node/local/warm.py). See docs/design/0087.
+Told on `rover.daemon.<host>.loaded.<job>` by workers (client/loaded.py), asked on `rover.daemon.<host>.spares.<job>` by spares
+(node/spare_pod.py); answered by kube/spare_line.py. On one machine the same goes through files and a socket (node/local/warm.py).
+See docs/design/0087.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import msgspec
 from rover_bus.events.errors import BadMessage
 from rover_bus.events.identity import Member
 
-MOST_BYTES = 512 << 10  # of a request: names and files of 10,000 modules take about 150 KiB, compressed
-MOST_RECORD_BYTES = 8 << 20  # of what they are once they are unpacked
+MOST_BYTES = 256 << 10  # of a request: names and files of 10,000 modules take about 150 KiB, compressed
+MOST_RECORD_BYTES = 4 << 20  # of what they are once they are unpacked
 HELD_S = 5.0  # a question waits so long for an admission; then it is asked again
 
 
@@ -58,13 +59,14 @@ def pack(record: dict[str, object]) -> bytes:
 
 
 def unpack(packed: bytes) -> bytes:
-    """Return the JSON of a record. Raises BadMessage for bytes that are none, and for one that is longer than any."""
+    """Return the JSON of a record, unread: only a spare of the worker's own job looks into it. Raises BadMessage for bytes that are
+    none, or are more than a list can be.
+    """
     unpacking = zlib.decompressobj()
     try:
         found = unpacking.decompress(packed, MOST_RECORD_BYTES)
-        whole = unpacking.eof and isinstance(json.loads(found), dict)
-    except (zlib.error, ValueError, RecursionError) as error:
+    except zlib.error as error:
         raise BadMessage(f"no list of what a worker had loaded: {error}") from None
-    if not whole:
+    if not unpacking.eof:
         raise BadMessage("no list of what a worker had loaded, or one that is longer than any")
     return found

@@ -190,9 +190,13 @@ def daemon(host: str, method: str) -> str:
 
 
 def spares(host: str, job: str) -> str:
-    """Subject of what members of a job ask a host's daemon about spares; `*`: of any host, of any job."""
-    hosts = host if host == "*" else name(host, "host")
-    return f"rover.daemon.{hosts}.spares.{job if job == '*' else name(job, 'job')}"
+    """Subject of what spares of a job ask a host's daemon; `*`: of any host, of any job."""
+    return f"rover.daemon.{host if host == '*' else name(host, 'host')}.spares.{job if job == '*' else name(job, 'job')}"
+
+
+def loaded(host: str, job: str) -> str:
+    """Subject of what workers of a job tell a host's daemon that they had loaded; `*`: of any host, of any job."""
+    return f"rover.daemon.{host if host == '*' else name(host, 'host')}.loaded.{job if job == '*' else name(job, 'job')}"
 
 
 def keeper(job: str, method: str) -> str:
@@ -278,8 +282,8 @@ def _parse_own(subject: str) -> Parsed | None:
             return Parsed("rpc", job=job, term=int(term), kind=method)
         case ["rover", "daemon", host, method]:
             return Parsed("daemon", host=host, kind=method)
-        case ["rover", "daemon", host, "spares", job]:
-            return Parsed("daemon", host=host, job=job, kind="spares")
+        case ["rover", "daemon", host, "spares" | "loaded" as kind, job]:
+            return Parsed("daemon", host=host, job=job, kind=kind)
         case ["rover", "keeper", job, method]:
             return Parsed("keeper", job=job, kind=method)
         case ["rover", "registrar", user, method]:

@@ -7,7 +7,6 @@ Built once a process; each node's platform (platform.py) listens to it.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from rover_bus.events.subjects import split_job
 from rover_bus.kube.api import Api
 from rover_bus.kube.ends import OF_ENDS, EndsWriter
 from rover_bus.kube.kinds import CONFIG_MAP, NODE, POD, QUOTA, Ref
+from rover_bus.kube.loaded_lists import LoadedLists
 from rover_bus.kube.plan_answers import PLAN_ANSWER
 from rover_bus.kube.pods import PodSettings
 from rover_bus.kube.reactions import Reactions
@@ -44,7 +44,8 @@ class KubeCluster:
         self.of_hosts = PodsOfHosts(self.pods)
         self.answers = Mirror(api, PLAN_ANSWER, namespaces, may_lack=True)
         self.reactions = Reactions()
-        self.maker = uuid.uuid4().hex[:8]  # of spares: none outlives this view of the cluster as one
+        self.loaded = LoadedLists()
+        self.makers = set[str]()  # of spares: the daemons that live, by a mark that each draws
         self.trials = PodTrials(api, self.settings, self.pods)
         self._namespaces = namespaces
         self._others, self._capacities = OtherPods(), dict[str, HostCapacity]()

@@ -41,7 +41,7 @@ from rover_bus.kube.pods import (
     why_not_started,
     written,
 )
-from rover_bus.kube.spare_manifests import admission
+from rover_bus.kube.spare_manifests import SPARE, admission
 from rover_bus.kube.spares import NodeSpares, SparePod
 from rover_bus.kube.templates import MAIN
 from rover_bus.node.port import Adjusted, AdjustRefused, Incarnation, Observe, Running, Stalled, TakenAway
@@ -125,6 +125,14 @@ class HeldPod:
     def _note_change(self) -> None:
         """The present turn asks for something else than before."""
         self._changed_by, self._change = traces.current(), self._cluster.reactions.begin()
+
+    @property
+    def is_of_a_spare(self) -> bool:
+        """Whether its pod was made as a spare: of no other pod does anything ask which member it is."""
+        pod = self.look() if self.pod else None
+        return (
+            pod is not None and self.incarnation.member.role == "worker" and SPARE in pod.metadata.annotations
+        )
 
     async def carry(self) -> None:
         """From its order to its end."""

@@ -158,7 +158,7 @@ class KubePlatform:
         """A spare asks what it is to load, or which member it is, by the order on its pod."""
         became = next((each for each in self._held.values() if _is_of(each, job, question)), None)
         member = None
-        if became is not None and became.pod and self._settings.spares is not None:
+        if became is not None and became.is_of_a_spare and self._settings.spares is not None:
             credential = self._settings.spares.member_credential_of(became.incarnation, self._host)
             member = admission(became.incarnation, credential, {})
         self._spares.on_question(job, question, respond, member)

@@ -34,6 +34,7 @@ from rover_bus.node.port import Incarnation, Spare
 SPARE = f"{DOMAIN}/spare"  # on its pod: whose it is
 OF_SPARES = {**OURS, "app.kubernetes.io/component": "spare"}
 PROGRAM = "rover_bus.node.spare_pod"
+CREDENTIAL, OWN_CREDENTIAL = "ROVER_CREDENTIAL", "ROVER_SPARE_CREDENTIAL"
 NOT_TOLD = (
     "ROVER_SPARES_AT",
     "ROVER_UID",
@@ -85,7 +86,8 @@ def spare_manifest(settings: PodSettings, spare: Spare, node: str, maker: str, s
         "finalizers": [],
     }
     kept = {key: value for key, value in spec.items() if key not in PRIORITY}
-    containers = [_asking(each, ref) if each["name"] == MAIN else each for each in spec["containers"]]
+    own = ref if secret else None
+    containers = [_asking(each, ref, own) if each["name"] == MAIN else each for each in spec["containers"]]
     return {
         **made,
         "metadata": metadata,
@@ -93,28 +95,30 @@ def spare_manifest(settings: PodSettings, spare: Spare, node: str, maker: str, s
     }
 
 
-def _asking(container: Json, ref: Ref) -> Json:
-    """Return the container of a worker as that of a spare, which asks by the credential in its own pod's Secret."""
+def _asking(container: Json, ref: Ref, secret: Ref | None) -> Json:
+    """Return the container of a worker as that of a spare, which asks by the credential in this Secret. None: by the word that all
+    processes share, which the worker that it becomes shows too.
+    """
     python, *_ = container["command"]
-    environment = [each for each in container["env"] if each["name"] not in LATER]
-    taken = [{**each, **_secret(ref)} for each in container["env"] if each["name"] == "ROVER_CREDENTIAL"]
+    left_out = LATER if secret is not None else tuple(each for each in LATER if each != CREDENTIAL)
+    asks: list[Json] = [{"name": "ROVER_SPARE", "value": ref.name}]
+    if secret is not None:
+        taken = {"secretKeyRef": {"name": secret.name, "key": "credential"}}
+        asks.append({"name": OWN_CREDENTIAL, "valueFrom": taken})
     return {
         **container,
         "command": [python, "-m", PROGRAM, *container["command"]],
-        "env": [*environment, *taken, {"name": "ROVER_SPARE", "value": ref.name}],
+        "env": [*(each for each in container["env"] if each["name"] not in left_out), *asks],
     }
 
 
-def _secret(ref: Ref) -> Json:
-    return {"valueFrom": {"secretKeyRef": {"name": ref.name, "key": "credential"}}}
-
-
 def membership(run: Incarnation, node: str, pod: Pod) -> Json:
-    """Return the change that makes a spare's pod the member's: a successor finds the member by it."""
+    """Return the change that makes a spare's pod the member's, as it was seen: a successor finds the member by it."""
     order = PodOrder(job=run.job, uid=run.uid, host=host_of(node), desired=run.desired)
     return {
         "metadata": {
             "uid": pod.metadata.uid,
+            "resourceVersion": pod.metadata.resource_version,
             "labels": labels_of(run.job, run.member),
             "annotations": {ORDER: written(order)},
             "finalizers": [*dict.fromkeys((*pod.metadata.finalizers, FINALIZER))],
@@ -130,4 +134,4 @@ def admission(run: Incarnation, credential: str, trace: Mapping[str, str]) -> di
         **trace,
         **dict.fromkeys(NOT_TOLD, ""),
     }
-    return {**found, "ROVER_CREDENTIAL": credential} if credential else found
+    return {**found, CREDENTIAL: credential} if credential else found

@@ -8,27 +8,28 @@ object of its pod says so. What no daemon of this process made is removed (lefto
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rover_bus.events.errors import BadMessage, RoverError
+from rover_bus.events.errors import RoverError, TemporaryError
+from rover_bus.events.identity import Member
 from rover_bus.events.last_words import LOOKED_AT_BYTES, LOOKED_AT_LINES, last_line
 from rover_bus.events.programs import OWN_PYTHON
-from rover_bus.events.spare_requests import HELD_S, LoadedReport, SpareQuestion, SpareReply, unpack
+from rover_bus.events.spare_requests import HELD_S, LoadedReport, SpareQuestion, SpareReply
 from rover_bus.kube.api import ApiRefused
 from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.endings import ending_of
 from rover_bus.kube.kinds import POD, Pod, Ref
 from rover_bus.kube.making import trust
-from rover_bus.kube.pods import host_of, is_gated, is_over, namespace_of
+from rover_bus.kube.pods import host_of, is_gated, is_over, namespace_of, order_of
 from rover_bus.kube.spare_manifests import membership, spare_manifest, spare_ref
 from rover_bus.kube.templates import MAIN, template_of
 from rover_bus.node.local.launching import launch_command
 from rover_bus.node.port import (
     Incarnation,
-    Key,
     Observe,
     Spare,
     SpareGone,
@@ -41,8 +42,9 @@ from rover_bus.node.port import (
 GRACE_S = 1  # of a spare: it waits, and has nothing to end
 LAST_WORDS_S = 5.0
 AGAIN_S = 0.5
+TRIES, CONFLICT = 5, 409
+TAKEN = ("preempted", "evicted", "host_lost")
 Respond = Callable[[SpareReply], None]
-Run = tuple[str, str]  # job, uid
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class SparePod:
     ref: Ref
     pod: str = ""
     ready: bool = False
+    asked: bool = False  # to be a member's, perhaps without an answer
     how: Literal["used", "dropped", "ended"] = "ended"
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     waits: Respond | None = None  # for its admission
@@ -64,34 +67,38 @@ class NodeSpares:
     def __init__(self, cluster: KubeCluster, node: str, observe: Observe) -> None:
         self._cluster, self._node, self._observe = cluster, node, observe
         self._loop = asyncio.get_running_loop()
-        self._loaded: dict[Run, bytes] = {}
+        self._maker = uuid.uuid4().hex[:8]
+        cluster.makers.add(self._maker)
+        self._told: dict[
+            str, set[tuple[str, Member]]
+        ] = {}  # by job: the incarnations that have said what they had loaded
         self._spares: dict[SpareKey, SparePod] = {}
         self._taken: dict[Ref, SparePod] = {}  # by orders, whose object may not say so yet
         self._tasks: set[asyncio.Task[None]] = set()
+        self._released = False
 
     # -- what workers had loaded ---------------------------------------------------------------------------------------
 
     def note_loaded(self, job: str, report: LoadedReport, held: Incarnation | None) -> SpareReply:
-        """A worker says what it had loaded. `held`: the member of its name here, of which it is believed."""
+        """A worker says what it had loaded. `held`: the member of its name here, of which it is believed, once an incarnation."""
+        known, told = SpareReply(what="known"), self._told.setdefault(job, set())
         if held is None or (held.uid, held.member) != (report.uid, report.member):
-            return SpareReply(what="known")
-        run = job, report.uid
-        if self._why_none(held, known=True):
-            return SpareReply(what="known")
-        if not report.record:
-            return SpareReply(what="known" if run in self._loaded else "wanted")
-        try:
-            unpack(report.record)
-        except BadMessage:
-            return SpareReply(what="known")
-        self._loaded[run] = report.record
-        key: Key = job, held.member.name
-        self._observe(WorkerLoaded(key, report.uid, report.start_s, self._loop.time()))
-        return SpareReply(what="known")
+            return known
+        if (held.uid, held.member) in told or self._why_none(held, known=True):
+            return known
+        lists, run = self._cluster.loaded, (job, held.uid)
+        if not report.record and not lists.get(run):
+            return SpareReply(what="wanted")
+        if report.record and not lists.put(run, report.record):
+            return known
+        told.add((held.uid, held.member))
+        self._observe(WorkerLoaded((job, held.member.name), held.uid, report.start_s, self._loop.time()))
+        return known
 
     def forget(self, job: str) -> None:
         """Drop what workers of a job said, which has ended."""
-        self._loaded = {run: record for run, record in self._loaded.items() if run[0] != job}
+        self._told.pop(job, None)
+        self._cluster.loaded.forget(job)
 
     # -- making --------------------------------------------------------------------------------------------------------
 
@@ -99,12 +106,11 @@ class NodeSpares:
         """Make a pod ready for a worker like this one."""
         if spare.key in self._spares:
             return
-        settings = self._cluster.settings
-        made = SparePod(spare, spare_ref(settings, spare, host_of(self._node), self._cluster.maker))
-        self._spares[spare.key] = made
+        ref = spare_ref(self._cluster.settings, spare, host_of(self._node), self._maker)
+        made = self._spares[spare.key] = SparePod(spare, ref)
         self._observe(SpareSpawned(spare, self._loop.time()))
         likeness = Incarnation(spare.job, spare.uid, spare.desired)
-        if why := self._why_none(likeness, known=(spare.job, spare.uid) in self._loaded):
+        if why := self._why_none(likeness, known=bool(self._cluster.loaded.get((spare.job, spare.uid)))):
             self._end(made, why)
         else:
             self._begin(self._carry(made))
@@ -136,22 +142,42 @@ class NodeSpares:
                 made.changed.clear()
                 pod = self._look(made)
                 if pod is None or is_over(pod):
-                    return self._end(made, await self._why_ended(pod))
+                    return self._end(made, await self._why_ended(made, pod))
                 if made.how == "dropped" and pod.metadata.deletion_timestamp is None:
                     await self._remove(made)
                 await made.changed.wait()
         except RoverError as error:
-            await self._remove(made)
-            self._end(made, str(error))
+            if made.how != "used":
+                self._end(made, str(error))
+                await self._remove(made)
         finally:
             uncarry()
 
     async def _create(self, made: SparePod) -> None:
+        """Make its pod and let it be scheduled; what may help is repeated a few times. Raises RoverError."""
+        for _ in range(TRIES):
+            try:
+                return await self._create_once(made)
+            except RoverError as error:
+                if not error.retry and getattr(error, "status", 0) != CONFLICT:
+                    raise
+                last = error
+                await asyncio.sleep(AGAIN_S)
+        raise last
+
+    async def _create_once(self, made: SparePod) -> None:
         cluster, spares = self._cluster, self._cluster.settings.spares
         assert spares is not None
         credential = spares.credential_of(made.spare, host_of(self._node))
-        body = spare_manifest(cluster.settings, made.spare, self._node, cluster.maker, bool(credential))
-        pod = await cluster.api.create(POD, made.ref.namespace, body)
+        body = spare_manifest(cluster.settings, made.spare, self._node, self._maker, bool(credential))
+        try:
+            pod = await cluster.api.create(POD, made.ref.namespace, body)
+        except ApiRefused as error:
+            if error.code != "AlreadyExists":
+                raise
+            pod = await cluster.api.read(
+                POD, made.ref
+            )  # made by a try whose answer was lost: the name is this daemon's own
         cluster.pods.put(pod)
         made.pod = pod.metadata.uid
         if is_gated(pod):
@@ -161,11 +187,24 @@ class NodeSpares:
         pod = self._cluster.pods.objects.get(made.ref)
         return pod if pod is not None and pod.metadata.uid == made.pod else None
 
-    async def _why_ended(self, pod: Pod | None) -> str:
-        """How a spare ended, and the last line that it wrote."""
+    async def _read(self, made: SparePod) -> Pod | None:
+        """The pod as the API server has it: the cache may not show yet what was asked. Raises ApiUnreachable."""
+        try:
+            pod = await self._cluster.api.read(POD, made.ref)
+        except ApiRefused:
+            return None
+        self._cluster.pods.put(pod)
+        return pod if pod.metadata.uid == made.pod else None
+
+    async def _why_ended(self, made: SparePod, pod: Pod | None) -> str:
+        """How a spare ended, and the last line that it wrote. One that others took away has not failed: so it is meant to go."""
         if pod is None:
+            made.how = "dropped"
             return "its pod was deleted"
         exit, said = ending_of(pod), ""
+        if pod.metadata.deletion_timestamp is not None or exit.reason in TAKEN:
+            made.how = "dropped"
+            return exit.detail
         try:
             async with asyncio.timeout(LAST_WORDS_S):
                 text = await self._cluster.api.log_tail(
@@ -193,19 +232,31 @@ class NodeSpares:
         return made
 
     async def become(self, made: SparePod, run: Incarnation) -> Pod | None:
-        """Make its pod the member's; None where it is gone after all. Raises ApiUnreachable: it may be one."""
-        pod = self._look(made)
-        if pod is None or pod.metadata.deletion_timestamp is not None or is_over(pod):
-            self._taken.pop(made.ref, None)
+        """Make its pod the member's; None where it is gone after all. Raises ApiUnreachable, and a conflict that is to be looked at
+        again: it may be the member's.
+        """
+        pod = await self._read(made) if made.asked else self._look(made)
+        order = order_of(pod.metadata) if pod is not None else None
+        if order is not None and order.incarnation.member == run.member:
+            return pod  # a former try did it, however the pod is by now
+        if pod is None or is_over(pod) or pod.metadata.deletion_timestamp is not None:
+            self._give_up(made)
             return None
+        made.asked = True
         try:
             pod = await self._cluster.api.patch(POD, made.ref, membership(run, self._node, pod))
-        except ApiRefused:  # it is being taken away: then no finalizer of ours comes on it any more
-            self._taken.pop(made.ref, None)
-            await self._remove(made)
+        except ApiRefused as error:
+            if error.status == CONFLICT:
+                raise TemporaryError(str(error)) from error
+            self._give_up(made)  # it is being taken away: then no finalizer of ours comes on it any more
             return None
         self._cluster.pods.put(pod)
         return pod
+
+    def _give_up(self, made: SparePod) -> None:
+        """An order is carried out without it."""
+        self._taken.pop(made.ref, None)
+        self._begin(self._remove(made))
 
     def admit(self, ref: Ref, environment: dict[str, str]) -> None:
         """Tell a spare which member it is, if it asks now; else it is told when it asks."""
@@ -222,15 +273,15 @@ class NodeSpares:
             made.changed.set()
 
     async def _remove(self, made: SparePod) -> None:
-        """Delete its pod, until the API server has done it."""
-        while made.pod:
+        """Delete its pod, until the API server has done it, or refuses to: then it is left over, and looked at by leftovers.py."""
+        while True:
             try:
+                made.pod = made.pod or (await self._cluster.api.read(POD, made.ref)).metadata.uid
                 return await self._cluster.api.delete(POD, made.ref, uid=made.pod, grace_s=GRACE_S)
             except RoverError as error:
-                if getattr(error, "status", 0) in (404, 409):
+                if not error.retry:
                     return None
                 await asyncio.sleep(AGAIN_S)
-        return None
 
     def _end(self, made: SparePod, why: str) -> None:
         if self._spares.get(made.spare.key) is made:
@@ -248,6 +299,8 @@ class NodeSpares:
         self, job: str, question: SpareQuestion, respond: Respond, member: dict[str, str] | None
     ) -> None:
         """A spare asks. `member`: what is to be said where its pod is a member's by its object."""
+        if self._released:
+            return  # the next daemon answers, when it is asked again
         made = next((each for each in self._spares.values() if self._is(each, job, question)), None)
         made = made or next((each for each in self._taken.values() if self._is(each, job, question)), None)
         if member is not None:
@@ -255,7 +308,7 @@ class NodeSpares:
         elif made is None:
             respond(SpareReply(what="gone"))
         elif not question.loaded:
-            record = self._loaded.get((job, question.uid))
+            record = self._cluster.loaded.get((job, question.uid))
             respond(SpareReply(what="load", record=record) if record else SpareReply(what="gone"))
         else:
             self._hold(made, respond)
@@ -280,6 +333,8 @@ class NodeSpares:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
+        self._released = True
+        self._cluster.makers.discard(self._maker)
         for task in self._tasks:
             task.cancel()
         self._spares.clear()

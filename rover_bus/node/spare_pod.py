@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rover_bus.events import credentials
@@ -30,12 +32,17 @@ from rover_bus.events.errors import InputError, RoverError
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.spare_requests import HELD_S, SpareQuestion, SpareReply, unpack
 from rover_bus.events.subjects import spares
-from rover_bus.node.local.launching import LATER, LOADED, launch_command
+from rover_bus.node.local.launching import LOADED, launch_command
 
 ANSWER_S = HELD_S + 3.0
 AGAIN_S = 0.5  # before it asks again, where no daemon answered
 ALONE_S = 120.0  # without any answer: a spare that no daemon knows serves nothing
-OWN = ("ROVER_SPARE", "ROVER_SPARES_AT", "ROVER_UID")  # what no worker's environment has
+OWN = (
+    "ROVER_SPARE",
+    "ROVER_SPARE_CREDENTIAL",
+    "ROVER_SPARES_AT",
+    "ROVER_UID",
+)  # what no worker's environment has
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,8 @@ class Asker:
         found = {key: variables.get(f"ROVER_{name}", "") for key, name in named.items()}
         if missing := [f"ROVER_{named[key]}" for key, value in found.items() if not value]:
             raise InputError(f"{', '.join(missing)} is not set: only an operator starts a spare in a pod")
-        return cls(secret=credentials.of_process(variables, variables.get("ROVER_SECRET_FILE", "")), **found)
+        shared = partial(credentials.of_process, variables, variables.get("ROVER_SECRET_FILE", ""))
+        return cls(secret=variables.get("ROVER_SPARE_CREDENTIAL") or shared(), **found)
 
     async def until_told(self, loaded: bool) -> SpareReply:
         """Ask until there is more to say than to wait; "gone" where no daemon answers."""
@@ -107,6 +115,9 @@ def leave_child(asker: Asker, ours: socket.socket, theirs: socket.socket, direct
 def main() -> None:
     """Fetch, leave a child, become the launcher. An end with a line on stderr says why this is no spare."""
     command = sys.argv[1:]
+    signal.signal(
+        signal.SIGTERM, lambda *_: os._exit(143)
+    )  # the first process of a container hears it only so
     asker = Asker.read(os.environ)
     reply = asyncio.run(asker.until_told(loaded=False))
     if reply.what != "load":
@@ -121,7 +132,7 @@ def main() -> None:
     ours.close()
     os.dup2(theirs.fileno(), 0)
     theirs.close()
-    environment = {key: value for key, value in os.environ.items() if key not in (*LATER, *OWN)}
+    environment = {key: value for key, value in os.environ.items() if key not in OWN}
     os.execvpe(launched[0], launched, environment)
 
 

@@ -10,15 +10,20 @@ import pytest
 from kube_cluster import Cluster
 from kube_pods import Pods
 from patience import until
-from platform_contract import Seat
+from platform_contract import JOB, SOME, UID, Seat
 from pod_faults import ends
 from pod_stacks import PodStack, pod_stack
 from slow_to_load import CLASS, make_class, ready_spares, slow_job
 from small_job import SmallJob
 
 from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.events.codec import decode, encode
+from rover_bus.events.identity import DesiredMember, Member
+from rover_bus.events.spare_requests import SpareQuestion, SpareReply
+from rover_bus.events.subjects import spares
+from rover_bus.kube.pods import host_of
 from rover_bus.kube.spares import NodeSpares
-from rover_bus.node.port import Exited, Spawned
+from rover_bus.node.port import Exited, Incarnation, Spawned, StartOrder
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -116,6 +121,31 @@ def test_an_operator_that_dies_before_it_tells_a_spare_which_member_it_is_is_fol
             assert [each.incarnation for each in heir.of(Spawned)].count(run) == 1
             heir.platform.stop(run, hurried=True)
             assert (await heir.until(Exited)).member == run.member
+
+        pods.run(scene())
+
+
+def test_a_daemon_says_nothing_to_what_asks_for_a_pod_that_was_no_spare(
+    cluster: Cluster, node: str, namespace: str, tmp_path: Path
+) -> None:
+    """A spare, or whatever has its rights, would have the credential of a master, or of another worker."""
+    make_class(cluster)
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        pods = Pods(str(cluster.config), node, namespace).with_spares(broker, tmp_path, CLASS)
+
+        async def scene() -> None:
+            seat = Seat(pods)
+            await seat.loaded()
+            master = DesiredMember(
+                member=Member("master", 0, 1), host=node, command=["sleep", "600"], resources=SOME
+            )
+            run = Incarnation(JOB, UID, master)
+            seat.platform.start(StartOrder(run))
+            await pods.until_ordered(run)
+            for each in pods.orders():
+                question = SpareQuestion(uid=UID, pod=each.name, loaded=True)
+                said = await pods.bus.request(spares(host_of(node), JOB), encode(question), timeout_s=5.0)
+                assert decode(said.body, SpareReply) == SpareReply(what="gone"), each
 
         pods.run(scene())
 

@@ -145,6 +145,10 @@ class Pods:
         orders = {ref: order_of(each.metadata) for ref, each in self._seen.pods.objects.items()}
         return [ref for ref, order in orders.items() if order and order.incarnation.key == run.key]
 
+    def orders(self) -> list[Ref]:
+        """The pods that are incarnations."""
+        return [ref for ref, each in self._seen.pods.objects.items() if order_of(each.metadata) is not None]
+
     async def until_ordered(self, run: Incarnation) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not self._pods_of(run):  # noqa: ASYNC110 - it is the API server that is waited for

@@ -10,11 +10,13 @@ the program. KIND is `script` or `module`; FIRST the file, or the module's name.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # built in: the program may have a `signal` of its own
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from socket import socket
     from typing import NoReturn
 
 Stamp = tuple[int, int, int]  # size, time of change, inode of a file
@@ -111,9 +113,27 @@ def await_admission() -> dict[str, str]:
             more = daemon.recv(1 << 16)
             if not more:
                 os.kill(os.getpid(), 9)
+                os._exit(137)  # the first process of a container cannot kill itself
             line += more
+        if os.getpid() == 1:
+            reap(daemon)
     said: dict[str, str] = json.loads(line)
     return said
+
+
+def reap(daemon: socket) -> None:
+    """Wait for the end of what brought the admission: in a container it is a child of ours, of which the program knows nothing."""
+    while daemon.recv(1):
+        pass
+    try:
+        os.waitpid(-1, 0)
+    except ChildProcessError:
+        return
+
+
+def leave(*_: object) -> None:
+    """End as a process does that does not handle SIGTERM: the first one of a container would not even hear it."""
+    os._exit(143)
 
 
 def become(kind: str, first: str) -> None:
@@ -158,6 +178,8 @@ def launch() -> None:
 
     with open(os.path.join(directory, "loaded"), encoding="utf-8") as file:
         found = json.load(file)
+    if os.getpid() == 1:
+        _signal.signal(_signal.SIGTERM, leave)
     plain = type(os.environ)
     os.environ.__class__ = Watched
     files = load(found["modules"], found["path"])
@@ -168,6 +190,8 @@ def launch() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    if _signal.getsignal(_signal.SIGTERM) is leave:
+        _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
     if is_changed(files):
         os.execv(sys.executable, sys.orig_argv)
     become(kind, first)
