@@ -71,6 +71,13 @@ def test_what_all_nodes_share_may_ask_for_an_agents_rights_and_do_nothing_else()
     assert (right.action, filled(right.subject, user="UKEY")) == ("request", "rover.registrar.UKEY.agent")
 
 
+def test_a_spare_asks_which_worker_it_becomes_and_does_nothing_else_and_no_member_asks_it() -> None:
+    [right] = ROLES["spare"].rights
+    assert (right.action, filled(right.subject, "ads", "h1")) == ("request", subjects.spares("h1", "ads"))
+    asked = {each.subject for name in roles.MEMBER_ROLES for each in ROLES[name].rights}
+    assert not any(subjects.matches(subjects.spares("*", "*"), subject) for subject in asked)
+
+
 def test_an_agent_says_nothing_of_members_and_writes_of_its_own_host_alone() -> None:
     written = {right.subject for right in ROLES["agent"].rights if right.action == "publish"}
     assert not {
@@ -80,7 +87,7 @@ def test_an_agent_says_nothing_of_members_and_writes_of_its_own_host_alone() -> 
     assert all(HOST in subject for subject in about)
 
 
-@pytest.mark.parametrize("name", ["worker", "ps", "joiner", "applicant"])
+@pytest.mark.parametrize("name", ["worker", "ps", "spare", "joiner", "applicant"])
 def test_programs_stand_in_an_account_without_streams(name: rights.RoleName) -> None:
     claims = accounts.members_claims(SIGNERS, "default", "A", "A")
     assert ROLES[name].account == "members"
@@ -90,7 +97,11 @@ def test_programs_stand_in_an_account_without_streams(name: rights.RoleName) -> 
 def test_members_reach_nothing_of_the_control_account_that_no_role_of_theirs_has() -> None:
     claims = accounts.members_claims(SIGNERS, "default", "A", "A")
     reached = {each["subject"] for each in claims["imports"]}
-    rights = [right.subject for name in ("worker", "ps", *roles.ASKING_ROLES) for right in ROLES[name].rights]
+    rights = [
+        right.subject
+        for name in ("worker", "ps", "spare", *roles.ASKING_ROLES)
+        for right in ROLES[name].rights
+    ]
     assert reached == {filled(subject, "*", "*", "*") for subject in rights}
     assert not any("CONSUMER" in subject or "STREAM" in subject for subject in reached)
 
