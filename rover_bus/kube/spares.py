@@ -19,7 +19,7 @@ from rover_bus.events.identity import Member
 from rover_bus.events.last_words import LOOKED_AT_BYTES, LOOKED_AT_LINES, last_line
 from rover_bus.events.programs import OWN_PYTHON
 from rover_bus.events.spare_requests import HELD_S, LoadedReport, SpareQuestion, SpareReply
-from rover_bus.kube.api import ApiRefused
+from rover_bus.kube.api import NOT_FOUND, ApiRefused
 from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.endings import ending_of
 from rover_bus.kube.kinds import POD, Pod, Ref
@@ -69,9 +69,7 @@ class NodeSpares:
         self._loop = asyncio.get_running_loop()
         self._maker = uuid.uuid4().hex[:8]
         cluster.makers.add(self._maker)
-        self._told: dict[
-            str, set[tuple[str, Member]]
-        ] = {}  # by job: the incarnations that have said what they had loaded
+        self._told: dict[str, set[tuple[str, Member]]] = {}  # by job: incarnations that said what they loaded
         self._spares: dict[SpareKey, SparePod] = {}
         self._taken: dict[Ref, SparePod] = {}  # by orders, whose object may not say so yet
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,9 +79,10 @@ class NodeSpares:
 
     def note_loaded(self, job: str, report: LoadedReport, held: Incarnation | None) -> SpareReply:
         """A worker says what it had loaded. `held`: the member of its name here, of which it is believed, once an incarnation."""
-        known, told = SpareReply(what="known"), self._told.setdefault(job, set())
+        known = SpareReply(what="known")
         if held is None or (held.uid, held.member) != (report.uid, report.member):
             return known
+        told = self._told.setdefault(job, set())
         if (held.uid, held.member) in told or self._why_none(held, known=True):
             return known
         lists, run = self._cluster.loaded, (job, held.uid)
@@ -175,9 +174,8 @@ class NodeSpares:
         except ApiRefused as error:
             if error.code != "AlreadyExists":
                 raise
-            pod = await cluster.api.read(
-                POD, made.ref
-            )  # made by a try whose answer was lost: the name is this daemon's own
+            # Made by a try whose answer was lost: the name is this daemon's own.
+            pod = await cluster.api.read(POD, made.ref)
         cluster.pods.put(pod)
         made.pod = pod.metadata.uid
         if is_gated(pod):
@@ -188,10 +186,12 @@ class NodeSpares:
         return pod if pod is not None and pod.metadata.uid == made.pod else None
 
     async def _read(self, made: SparePod) -> Pod | None:
-        """The pod as the API server has it: the cache may not show yet what was asked. Raises ApiUnreachable."""
+        """The pod as the API server has it: the cache may not show yet what was asked. Raises ApiRefused, ApiUnreachable."""
         try:
             pod = await self._cluster.api.read(POD, made.ref)
-        except ApiRefused:
+        except ApiRefused as error:
+            if error.code != NOT_FOUND:
+                raise
             return None
         self._cluster.pods.put(pod)
         return pod if pod.metadata.uid == made.pod else None
@@ -232,26 +232,27 @@ class NodeSpares:
         return made
 
     async def become(self, made: SparePod, run: Incarnation) -> Pod | None:
-        """Make its pod the member's; None where it is gone after all. Raises ApiUnreachable, and a conflict that is to be looked at
-        again: it may be the member's.
-        """
-        pod = await self._read(made) if made.asked else self._look(made)
-        order = order_of(pod.metadata) if pod is not None else None
-        if order is not None and order.incarnation.member == run.member:
-            return pod  # a former try did it, however the pod is by now
-        if pod is None or is_over(pod) or pod.metadata.deletion_timestamp is not None:
-            self._give_up(made)
-            return None
-        made.asked = True
-        try:
-            pod = await self._cluster.api.patch(POD, made.ref, membership(run, self._node, pod))
-        except ApiRefused as error:
-            if error.status == CONFLICT:
-                raise TemporaryError(str(error)) from error
-            self._give_up(made)  # it is being taken away: then no finalizer of ours comes on it any more
-            return None
-        self._cluster.pods.put(pod)
-        return pod
+        """Make its pod the member's; None where it is gone after all. Raises TemporaryError: it may be the member's."""
+        for _ in range(TRIES):
+            pod = await self._read(made) if made.asked else self._look(made)
+            order = order_of(pod.metadata) if pod is not None else None
+            if order is not None and order.incarnation.member == run.member:
+                return pod  # a former try did it, however the pod is by now
+            if pod is None or is_over(pod) or pod.metadata.deletion_timestamp is not None:
+                break
+            made.asked = True
+            try:
+                pod = await self._cluster.api.patch(POD, made.ref, membership(run, self._node, pod))
+            except ApiRefused as error:
+                if error.status == CONFLICT:
+                    continue
+                break  # it is being taken away: then no finalizer of ours comes on it any more
+            self._cluster.pods.put(pod)
+            return pod
+        else:
+            raise TemporaryError(f"{made.ref} changes whenever it is looked at")
+        self._give_up(made)
+        return None
 
     def _give_up(self, made: SparePod) -> None:
         """An order is carried out without it."""

@@ -123,10 +123,10 @@ def run_command(
     loaded = loaded_python()
     if (at_a_start(environment), network()) == (loaded.begins_with, loaded.network):
         return loaded.run(words, str((directory or Path()).resolve()), environment, timeout_s)
-    return run_anew(words, directory, environment, timeout_s)
+    return run_new(words, directory, environment, timeout_s)
 
 
-def run_anew(
+def run_new(
     words: list[str], directory: Path | None, environment: dict[str, str], timeout_s: float
 ) -> subprocess.CompletedProcess[str]:
     """Run it in a new Python."""

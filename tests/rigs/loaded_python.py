@@ -3,7 +3,7 @@
     python loaded_python.py SOCKET_FD
 
 Fed by commands.py, which holds the other end of the socket. The libraries alone are loaded here: a command imports all modules of
-ours anew, in a process of its own, with its own directory, environment, output and end.
+ours afresh, in a process of its own, with its own directory, environment, output and end.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import LoadedPython, at_a_start, loaded_python, run_anew, run_command
+from commands import LoadedPython, at_a_start, loaded_python, run_command, run_new
 
 HERE = {key: value for key, value in os.environ.items() if not key.startswith("ROVER_")}
 SCHEMA = '[data.schema]\ncategorical = ["user"]\n'
@@ -29,8 +29,8 @@ SCHEMA = '[data.schema]\ncategorical = ["user"]\n'
 def test_a_fork_says_and_ends_as_a_new_python_does(tmp_path: Path, words: str, says: str) -> None:
     (tmp_path / "job.toml").write_text('program = "dlrm"\n[data]\ntrain = "absent.tsv"\n' + SCHEMA)
     how = (words.split(), tmp_path, HERE | {"ROVER_HOME": "/there/is/none"}, 60.0)
-    anew, forked = run_anew(*how), loaded_python().run(how[0], str(tmp_path), *how[2:])
-    assert (forked.returncode, forked.stdout, forked.stderr) == (anew.returncode, anew.stdout, anew.stderr)
+    new, forked = run_new(*how), loaded_python().run(how[0], str(tmp_path), *how[2:])
+    assert (forked.returncode, forked.stdout, forked.stderr) == (new.returncode, new.stdout, new.stderr)
     assert says in forked.stdout + forked.stderr
 
 
