@@ -14,6 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "deploy" / "grafana"
 COLUMNS, WIDTH, HEIGHT = 2, 12, 8
+REACTIONS = "sum by (le) (rate(rover_operator_reaction_seconds_bucket[5m]))"
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 
 
@@ -146,6 +147,14 @@ DASHBOARDS = (
                 "Plans that wait for a person",
                 "short",
                 (("rover_job_waiting_plan > 0 or vector(0)", "{{job}}"),),
+            ),
+            Panel(
+                "Kubernetes: from a plan to its requests",
+                "s",
+                tuple(
+                    (f"histogram_quantile({share}, {REACTIONS}) or vector(0)", f"{share:.0%}")
+                    for share in (0.5, 0.99)
+                ),
             ),
             Panel(
                 "Requests a second",
