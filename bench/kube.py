@@ -53,6 +53,7 @@ from rover_bus.kube.pods import pod_name
 from rover_bus.kube.trials import OF_TRIALS
 
 HOST = "bench"
+SPARES = "spares"  # as the chart starts an operator: each node's daemon answers what spares ask
 NODES, CHANGED = 100, 2  # members that a plan adds, and removes
 UNDER_WAY = 100
 PATIENCE_S = 300.0
@@ -120,7 +121,7 @@ class KubeBench:
     def start_operator(self) -> None:
         secret = Vault(self._folder / "auth").credentials_file("daemon", HOST)
         words = ["--url", self._broker.url, "--secret-file", str(secret), "--host", HOST]
-        words += ["--namespace", "default", "--image", "example.com/any"]
+        words += ["--namespace", "default", "--image", "example.com/any", "--spare-priority", SPARES]
         words += ["--kubeconfig", str(self._cluster.config(USER))]
         command = [sys.executable, "-m", "rover_bus.cli.serve", "operator", *words]
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
