@@ -3,6 +3,7 @@
 Used by deciders, which write causes, and by `cli/views/stories.py`, which follows them; apart so that both speak one grammar:
 
     ROVER_FACTS:<sequence>          a stored fact: what a person, a daemon or another service published
+    <tenant>/ROVER_FACTS:<sequence> the same, of another account than the one where this is read (`default`: the control account)
     job:<uid>                       the submission of the job
     <member>[/<request>]            a process of the job: what it asked or reported (worker-3.1/join, worker-3.1#17)
     host:<host>                     a host's daemon
@@ -10,7 +11,8 @@ Used by deciders, which write causes, and by `cli/views/stories.py`, which follo
                                     the fact of the same job that says so (master.elected, plan.proposed, ...)
     timer:<name> of <cause>         time passed since: what was waited for, and what it was that began the wait
 
-Symbolic names are used where a decider cannot know which number its own fact will bear.
+Symbolic names are used where a decider cannot know which number its own fact will bear. Facts of a tenant are numbered in its own
+stream, where its people read them; the control account's services read copies, and name what caused something by the first number.
 """
 
 from __future__ import annotations
@@ -18,9 +20,39 @@ from __future__ import annotations
 import re
 
 from rover_bus.events.identity import Member
+from rover_bus.events.subjects import DEFAULT_TENANT
 
 _MEMBER = re.compile(r"(?:master|worker|ps)-\d+\.\d+")
+_FACT = re.compile(r"(?:(?P<tenant>[^/\s]+)/)?(?P<fact>ROVER_FACTS:\d+)")
+HIDDEN = "another-tenant"  # what a tenant reads of a cause that is another's
 _TIMER = re.compile(r"timer:(?P<name>[^:]+) of (?P<cause>\S+)")
+
+
+def fact(stream_and_sequence: str, tenant: str = "") -> str:
+    """Return a stored fact as a cause in the control account. `tenant`: whose stream numbers it, "": its own."""
+    return f"{tenant}/{stream_and_sequence}" if tenant else stream_and_sequence
+
+
+def for_tenant(cause: str, tenant: str) -> str:
+    """Return a cause of the control account as a tenant's account has it."""
+
+    def own(found: re.Match[str]) -> str:
+        if found["tenant"] is None:
+            return f"{DEFAULT_TENANT}/{found['fact']}"
+        return found["fact"] if found["tenant"] == tenant else HIDDEN
+
+    return _FACT.sub(own, cause)
+
+
+def for_control(cause: str, tenant: str) -> str:
+    """Return a cause of a tenant's account as the control account has it."""
+
+    def whole(found: re.Match[str]) -> str:
+        if found["tenant"] is None:
+            return f"{tenant}/{found['fact']}"
+        return found["fact"] if found["tenant"] == DEFAULT_TENANT else found[0]
+
+    return _FACT.sub(whole, cause)
 
 
 def timer(name: str, of: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from rover_bus.events import poison, traces
+from rover_bus.events import causes, poison, traces
 from rover_bus.events.bus import Bus, Message, Stored
 from rover_bus.events.codec import check_input, decode_profile, encode
 from rover_bus.events.consumed import LastObserved, consumed_of_what_is_there, newest_since, where_facts_begin
@@ -18,6 +18,7 @@ from rover_bus.events.errors import RoverError
 from rover_bus.events.inputs import Input, Observed, Requested, Sampled
 from rover_bus.events.journal import Journal
 from rover_bus.events.logs import Bound, get_logger
+from rover_bus.events.nats_jetstream import copied_sequence
 from rover_bus.events.poison import Cause, Failure
 from rover_bus.events.positions import FollowerPosition, purged_beyond
 from rover_bus.events.profiles import AnyProfile, HostProfile, OperatorProfile
@@ -151,7 +152,7 @@ class Intake:
             self.bad_messages += 1
             log.warning("fact skipped", sequence=stored.sequence, why=str(error))
             return
-        source = f"{FACTS}:{stored.sequence}"
+        source = source_of(stored)
         trace = traces.named(traces.of_headers(stored.headers))
         with Bound(job=getattr(fact, "job", "") or self._wiring.job, cause=source, **trace):
             self._submit(Observed(fact, source), cause=poison.of_fact(stored))
@@ -167,6 +168,13 @@ class Intake:
                 why=known.why,
             )
         return known
+
+
+def source_of(stored: Stored) -> str:
+    """Return what names a stored fact as a cause. A copy of a tenant's is named by its number in the tenant's stream."""
+    at, number = parse(stored.subject), copied_sequence(stored.headers)
+    tenant = at.tenant if at is not None and number else ""
+    return causes.fact(f"{FACTS}:{number or stored.sequence}", tenant)
 
 
 def is_of(sample: AnyProfile, at: Parsed) -> bool:

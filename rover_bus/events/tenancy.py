@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from rover_bus.events import causes
 from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError, BusTimeout, NotConnected
 from rover_bus.events.fact import Fact
@@ -30,6 +31,8 @@ def of_control(message: M, tenant: str) -> M:
     if not tenant or not job:
         return message
     full = qualified(tenant, job)
+    if isinstance(message, Fact) and message.cause:
+        message = msgspec.structs.replace(message, cause=causes.for_control(message.cause, tenant))
     if isinstance(message, JobSubmitted):
         spec = message.spec
         spec = spec.replace(name=full, plan=spec.plan.replace(tenant=tenant))
@@ -48,6 +51,8 @@ def bare(message: M) -> M:
     tenant, job = split_job(getattr(message, "job", ""))
     if tenant == DEFAULT_TENANT:
         return message
+    if isinstance(message, Fact) and message.cause:
+        message = msgspec.structs.replace(message, cause=causes.for_tenant(message.cause, tenant))
     if isinstance(message, PlanProposed):
         seen = [as_seen_by(tenant, each) for each in message.released_by]
         return msgspec.structs.replace(message, job=job, released_by=seen)

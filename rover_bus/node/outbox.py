@@ -104,6 +104,7 @@ class HostOutbox:
 
     async def _deliver(self, letter: Letter) -> None:
         subject = host_fact(letter.fact.host, letter.fact.kind())
+        told = bare(letter.fact)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         headers = Envelope(
             id=letter.message_id,
@@ -111,10 +112,10 @@ class HostOutbox:
             source=self._source,
             time=now,
             job=letter.job,
-            cause=letter.fact.cause,
+            cause=told.cause,
             traceparent=letter.trace.traceparent if letter.trace is not None else "",
         ).headers()
-        body, delay_s = encode(bare(letter.fact)), RETRY_FIRST_S
+        body, delay_s = encode(told), RETRY_FIRST_S
         while True:
             await self._look_back()
             try:

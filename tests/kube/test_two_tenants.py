@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -99,6 +101,49 @@ def test_two_jobs_of_one_name_train_to_their_ends_and_each_is_seen_by_its_own(
     assert [each in told for each in uids] == [False, True]
     for each in (release, ads):
         each.kubectl("delete", "rj", "clicks", "--timeout=120s")
+
+
+SLOW = """
+import os, time
+if os.environ.get("ROVER_ROLE") == "worker":
+    time.sleep(1.5)  # so long a start is worth spares
+"""
+
+
+@pytest.fixture
+def slow_starts() -> Iterator[Path]:
+    """A folder that pods of any user see, by which a worker takes its time to start."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="rover-slow-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "sitecustomize.py").write_text(SLOW)
+        yield folder
+
+
+def spares_of(release: Release) -> list[Any]:
+    found: list[Any] = release.get("pods", "-l", "app.kubernetes.io/component=spare")["items"]
+    return found
+
+
+def test_a_worker_that_is_added_to_a_tenants_job_is_what_a_spare_becomes(
+    release: Release, address: list[str], clicks: str, slow_starts: Path
+) -> None:
+    """Its worker and its spare reach the daemon of their node through the tenant's accounts."""
+    ads = tenant(release, "ads")
+    made = json.loads(long_job(clicks))
+    made["spec"] |= {
+        "workers": {"start": 1, "max_count": 4},
+        "plan": {"mode": "observe"},
+        "environment": {"PYTHONPATH": str(slow_starts)},
+    }
+    ads.kubectl("apply", "-f", "-", given=json.dumps(made))
+    job = f"{ads.namespace}/long"
+    until(lambda: len(spares_of(ads)) == 2, "two spares: the second is made once the first waits", 0.5)
+    scaled = rover("scale", job, "--workers", "2", "--no-wait", *address)
+    assert scaled.returncode == 0, scaled.stderr
+    until(lambda: [each for each in facts(address, job, "host.started") if each["warm"]], "a warm start", 0.5)
+    until(lambda: len(facts(address, job, "member.admitted")) == 3, "it takes part", 0.5)
+    ads.kubectl("delete", "rj", "long", "--timeout=120s")
 
 
 def test_credentials_that_are_revoked_are_those_of_one_person_or_of_a_tenants_people(

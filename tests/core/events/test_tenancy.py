@@ -13,7 +13,7 @@ from rover_bus.events.errors import BadMessage, BusError, NotConnected
 from rover_bus.events.facts import JobPauseRequested, JobSubmitted, PlanProposed, PlanWithheld
 from rover_bus.events.host_facts import HostLeft, HostRegistered
 from rover_bus.events.identity import HostCapacity, Member, Process
-from rover_bus.events.intake import is_of
+from rover_bus.events.intake import is_of, source_of
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec
 from rover_bus.events.profiles import HostProfile, WorkerProfile
 from rover_bus.events.reading import read_fact
@@ -144,3 +144,31 @@ def test_a_plan_that_a_tenant_reads_names_no_job_of_another_tenant(
     assert getattr(seen, names) == ["demo", "a job of another tenant", "a job of another tenant"]
     own = msgspec.structs.replace(fact, job="new")
     assert bare(own) == own, "the control account's people read all names"
+
+
+@pytest.mark.parametrize(
+    ("in_control", "in_ads"),
+    [
+        ("ads/ROVER_FACTS:20", "ROVER_FACTS:20"),
+        ("ROVER_FACTS:24", "default/ROVER_FACTS:24"),
+        ("timer:settle of ads/ROVER_FACTS:20", "timer:settle of ROVER_FACTS:20"),
+        ("plan:3", "plan:3"),
+        ("", ""),
+    ],
+)
+def test_a_cause_is_numbered_where_it_is_read_and_comes_back_as_it_was(in_control: str, in_ads: str) -> None:
+    plan = PlanWithheld(job="ads/demo", reason="r", constant="c", cause=in_control)
+    assert bare(plan).cause == in_ads
+    assert of_control(bare(plan), "ads").cause == in_control
+
+
+def test_a_tenant_reads_no_number_of_anothers_facts() -> None:
+    plan = PlanWithheld(job="ads/demo", reason="r", constant="c", cause="maps/ROVER_FACTS:7")
+    assert bare(plan).cause == "another-tenant"
+
+
+def test_what_a_decider_names_as_a_cause_is_the_number_in_the_tenants_own_stream() -> None:
+    copy = {"Nats-Stream-Source": "ROVER_FACTS:hash 20 > >"}
+    subject = job_fact("demo", "plan.requested")
+    assert source_of(Stored(24, of_tenant("ads", subject), b"", copy)) == "ads/ROVER_FACTS:20"
+    assert source_of(Stored(24, subject, b"", {})) == "ROVER_FACTS:24"
