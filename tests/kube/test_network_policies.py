@@ -53,7 +53,7 @@ def values_apart(clicks: str) -> dict[str, Any]:
     Pods of tests share the machine's network namespace, and with it the abstract names of sockets, by which a worker finds a server
     of its own host; between pods of a cluster these lead nowhere.
     """
-    values = values_here(clicks)
+    values = values_here(clicks) | {"spares": {"create": True}}
     spec = values["members"]["template"]["spec"]
     [made] = spec["initContainers"]
     script = f'"$@" && cat > {clicks}/sitecustomize.py <<"END"\n{APART}\nEND\n'

@@ -67,7 +67,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "a class that is there": {"priorityClass": {"name": "system-cluster-critical"}},
     "no spares": {"spares": {"create": False}},
     "spares of a class that is there": {"spares": {"create": False, "name": "expendable"}},
-    "spares of another value": {"spares": {"name": "rover-spares", "value": -5}},
+    "spares of another value": {"spares": {"name": "expendable-workers", "value": -5}},
     "an image by digest": {
         "image": {"digest": "sha256:" + "a" * 64, "pullSecrets": [{"name": "pull"}]},
         "members": {"image": "example.com/ours:1"},

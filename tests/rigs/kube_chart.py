@@ -57,6 +57,9 @@ def values_here(folder: str = DATA) -> dict[str, Any]:
         "image": {"python": sys.executable},
         "nats": {"store": {"claim": False}},
         "members": {"template": {"spec": spec}},
+        "spares": {
+            "create": False
+        },  # on a slow machine any worker would have some: tests that mean them switch them on
     }
 
 
