@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rover_bus.events.identity import Member
 
 ANSWER_S = 5.0
+AGAIN_S = 3.0  # while none has answered yet
 TOLD_EVERY_S = 30.0  # a daemon that was started again knows nothing of it
 
 
@@ -71,7 +72,7 @@ async def keep_told(at: SpareHost, member: Member, loaded: LoadedList) -> None:
     from rover_bus.events.codec import decode, encode
     from rover_bus.events.spare_requests import LoadedReport, SpareReply
 
-    wanted = True
+    wanted, wait_s = True, AGAIN_S
     while True:
         record = loaded.packed if wanted else b""
         report = LoadedReport(uid=at.uid, member=member, start_s=loaded.start_s, record=record)
@@ -80,7 +81,8 @@ async def keep_told(at: SpareHost, member: Member, loaded: LoadedList) -> None:
             wanted = decode(said.body, SpareReply).what == "wanted"
             if wanted and not record:
                 continue
-        await asyncio.sleep(TOLD_EVERY_S)
+            wait_s = TOLD_EVERY_S
+        await asyncio.sleep(wait_s)
 
 
 def _origin(module: object) -> str:

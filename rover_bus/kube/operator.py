@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 LEASE_NAME = "rover-operator"
 REST_S = 60.0  # before what cannot help is tried again: keys or rights may be mended meanwhile
+LATER_S = 4.0  # before spares are answered: a hundred nodes register first
 LOOK_S = 5.0  # at nodes that are gone, and at daemons that failed
 CONNECTING = 8  # nodes at once: each has a few seconds for its first words with the broker, which a hundred at once outlast
 log = get_logger("rover.kube")
@@ -246,11 +247,21 @@ class NodeDaemons:
         def attach(observe: Observe) -> KubePlatform:
             made = KubePlatform(self._cluster, node, observe)
             if options.pods.spares is not None:
-                beside.append(asyncio.create_task(answer_spares(bus, host, made)))
+                beside.append(asyncio.create_task(_later(answer_spares(bus, host, made))))
             return made
 
         me, platform = traced(me, attach)
         return Daemon(bus, me, presence, platform)
+
+
+async def _later(work: Coroutine[None, None, None]) -> None:
+    """Do what is not urgent once all nodes are served."""
+    try:
+        await asyncio.sleep(LATER_S)
+    except BaseException:
+        work.close()
+        raise
+    await work
 
 
 def _without_samples(settings: Settings) -> Settings:
