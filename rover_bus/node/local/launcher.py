@@ -2,10 +2,10 @@
 
     python [options] -c "exec(...)" DIRECTORY KIND FIRST [arguments of the program]
 
-Started by spares.py under a shim, in the interpreter of the job, which may be another than ours: standard library only, nothing of
-this package. Standard input is a socket of the daemon. `r` goes out when all is loaded; one line of JSON comes in and says as which
-member the process goes on. Its end without a line is the daemon's: the process kills itself, so that no end of it counts against
-the program. KIND is `script` or `module`; FIRST the file, or the module's name.
+Started by warm.py under a shim, or by spare_pod.py in a pod, in the interpreter of the job, which may be another than ours:
+standard library only, nothing of this package. Standard input is a socket of what started it. `r` goes out when all is loaded; one
+line of JSON comes in and says as which member the process goes on. Its end without a line is the other's: the process ends itself,
+so that no end of it counts against the program. KIND is `script` or `module`; FIRST the file, or the module's name.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def test_two_jobs_of_one_name_run_side_by_side_in_two_tenants(tmp_path: Path) ->
             run, said, as_ads, {"ROVER_URL": stack.url, "ROVER_SECRET_FILE": "ads.creds"}, tmp_path
         )
         removed = run("auth", "remove", "maps")
-        if removed.returncode:  # its rights end with the grace, some 30 s after it
+        if removed.returncode:  # its rights end 3 s after the grace of its members
             assert "maps/demo runs, or its members may still be leaving" in removed.stderr
             until(lambda: run("auth", "remove", "maps").returncode == 0, "the removal", look_s=1.0)
         assert states(said) == {}
