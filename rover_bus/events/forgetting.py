@@ -17,6 +17,7 @@ from rover_bus.events.errors import BusError
 from rover_bus.events.facts import FACTS as FACT_TYPES
 from rover_bus.events.facts import JobEnded, JobFact, JobForgotten, JobSubmitted
 from rover_bus.events.purge_requests import ForgetRequest, PurgeReply
+from rover_bus.events.served import served
 from rover_bus.events.streams import FACTS, LEADERS, LOG, PROFILES, ROUTING
 
 ANSWER_S = 60.0  # each kind of fact is purged by itself, and the keeper does one thing after the other
@@ -30,7 +31,8 @@ FIRST = tuple(
 async def ask_to_forget(bus: Bus, job: str, uid: str, *, by: str, reason: str) -> None:
     """Have an ended job of one's own tenant forgotten by the keeper, which may purge. Raises BusError."""
     request = ForgetRequest(uid=uid, by=by, reason=reason)
-    answer = await bus.request(subjects.keeper(job, "forget"), encode(request), timeout_s=ANSWER_S)
+    subject, body = subjects.keeper(job, "forget"), encode(request)
+    answer = await served(lambda: bus.request(subject, body, timeout_s=ANSWER_S))
     if problem := decode(answer.body, PurgeReply).problem:
         raise BusError(f"{job} was not forgotten: {problem}")
 

@@ -234,9 +234,14 @@ class NatsBus(NatsStorage):
     # Asking
 
     async def ask(
-        self, subject: str, body: bytes, timeout_s: float, headers: dict[str, str] | None = None
+        self,
+        subject: str,
+        body: bytes,
+        timeout_s: float,
+        headers: dict[str, str] | None = None,
+        again_s: float = 0.0,
     ) -> Msg:
-        return await self._questions.ask(self._require(subject), subject, body, timeout_s, headers)
+        return await self._questions.ask(self._require(subject), subject, body, timeout_s, headers, again_s)
 
     async def post(self, subject: str, body: bytes, reply: str) -> None:
         client = self._require(subject)

@@ -101,17 +101,23 @@ class NatsFollower:
         if self._wire.ways.direct:
             await self._attach_directly()
             return
+        try:
+            self._attached(await self._make_consumer())
+        except BusTimeout:  # it may be there: what it delivers is not listened to any more
+            await self.stop()
+            self._attached(await self._make_consumer())
+
+    async def _make_consumer(self) -> ApiAnswer:
         inbox = self._wire.delivery_inbox()
         self._unlisten = await self._wire.listen(inbox, partial(self._receive, self._attempt))
         config = consumer_config(
             self._subjects, deliver_subject=inbox, **self._policy(), **heartbeat(HEARTBEAT_S)
         )
-        created = await self._wire.api(
+        return await self._wire.api(
             f"CONSUMER.CREATE.{self._stream}",
             {"stream_name": self._stream, "config": config},
             f"follow {', '.join(self._subjects)}",
         )
-        self._attached(created)
 
     async def stop(self) -> None:
         """Let go of the consumer; the server removes it when it has no listener."""

@@ -31,9 +31,18 @@ class Questions:
         return self._inbox + "*"
 
     async def ask(
-        self, client: Client, subject: str, body: bytes, timeout_s: float, headers: dict[str, str] | None
+        self,
+        client: Client,
+        subject: str,
+        body: bytes,
+        timeout_s: float,
+        headers: dict[str, str] | None,
+        again_s: float = 0.0,
     ) -> Msg:
-        """Return the answer. Raises BusTimeout, NoResponders, and NotConnected as soon as the connection breaks."""
+        """Return the first answer. `again_s`: what may be asked twice is asked again after this time, twice as long each time.
+
+        Raises BusTimeout, NoResponders, and NotConnected as soon as the connection breaks.
+        """
         loop = asyncio.get_running_loop()
         self._number += 1
         token = f"{self._inbox}{self._number}"
@@ -43,6 +52,9 @@ class Questions:
         try:
             check_payload(client, subject, body, headers)
             await client.publish(subject, body, reply=token, headers=headers)
+            while again_s and not (await asyncio.wait({answer}, timeout=again_s))[0]:
+                again_s *= 2
+                await client.publish(subject, body, reply=token, headers=headers)
             return await answer
         except nats.errors.Error as error:
             raise translate(error, subject, len(body)) from error

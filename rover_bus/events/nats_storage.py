@@ -17,11 +17,12 @@ from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.bus import MESSAGE_ID, NO_HEADERS, Entry, Headers, Start, Stored, Subscription
 from rover_bus.events.codec import decode
 from rover_bus.events.codec import encode as encode_event
-from rover_bus.events.errors import BusError, NoResponders, WrongSequence
+from rover_bus.events.errors import BusError, BusTimeout, NoResponders, WrongSequence
 from rover_bus.events.looks import watched_entries
 from rover_bus.events.nats_follow import NatsFollower, NatsWatch
 from rover_bus.events.nats_wire import CALL_TIMEOUT_S, NatsWire, Raw, next_raw
 from rover_bus.events.purge_requests import PurgeReply, PurgeRequest
+from rover_bus.events.served import AGAIN_S, served
 from rover_bus.events.streams import BucketSpec, StreamSpec
 
 PURGE_TIMEOUT_S = 20.0  # it goes over many messages
@@ -87,14 +88,20 @@ class NatsStorage(NatsWire):
                 yield each
             return
         what, sequence = f"read {subject}", max(first, 1)
-        end = await self.newest(stream, subject)
+        end, silent = await self.newest(stream, subject), 0
         while end is not None and sequence <= end.sequence:
-            async with aclosing(self._read_by_consumer(stream, subject, sequence, what)) as reading:
-                async for each in reading:
-                    if each.sequence > end.sequence:
-                        return
-                    yield each
-                    sequence = each.sequence + 1
+            began = sequence
+            try:
+                async with aclosing(self._read_by_consumer(stream, subject, sequence, what)) as reading:
+                    async for each in reading:
+                        if each.sequence > end.sequence:
+                            return
+                        yield each
+                        sequence = each.sequence + 1
+            except BusTimeout:
+                silent = silent + 1 if sequence == began else 0
+                if silent > 1:
+                    raise
             if sequence > end.sequence:
                 return
             # The consumer lies on a replica that may lag: the leader says whether more is there, and gives the next.
@@ -123,8 +130,8 @@ class NatsStorage(NatsWire):
                     inbox,
                 )
                 for _ in range(wanted):
-                    stored = await _next_stored(batch, what)
-                    if stored is None:  # purged or expired meanwhile, or the consumer is gone
+                    stored = await _next_stored(batch, what, created.num_pending - left + 1)
+                    if stored is None:  # purged or expired meanwhile, one was lost, or the consumer is gone
                         return
                     left -= 1
                     yield stored
@@ -141,7 +148,11 @@ class NatsStorage(NatsWire):
         return await self._make_reader(stream, config, what)
 
     async def _make_reader(self, stream: str, config: dict[str, Any], what: str) -> jetstream.ApiAnswer:
-        return await self.api(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}, what)
+        call, body = f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}
+        try:
+            return await self.api(call, body, what)
+        except BusTimeout:  # one that was made all the same delivers nothing unasked, and ends by itself
+            return await self.api(call, body, what)
 
     def _close_reader(self, stream: str, created: jetstream.ApiAnswer) -> None:
         self.send(f"{self.root}{jetstream.API}.CONSUMER.DELETE.{stream}.{created.name}", b"")
@@ -180,7 +191,8 @@ class NatsStorage(NatsWire):
     async def purge(self, stream: str, subject: str, *, before: int | None = None) -> None:
         if self.ways.keeper:
             request = PurgeRequest(stream=stream, subject=subject, before=before or 0)
-            answer = await self.ask(self.ways.keeper, encode_event(request), PURGE_TIMEOUT_S)
+            asked = encode_event(request)
+            answer = await served(lambda: self.ask(self.ways.keeper, asked, PURGE_TIMEOUT_S))
             if problem := decode(answer.data, PurgeReply).problem:
                 raise BusError(f"{subject} was not purged: {problem}")
             return
@@ -282,7 +294,12 @@ class NatsStorage(NatsWire):
         self, subject: str, body: bytes, headers: dict[str, str], timeout_s: float, what: str
     ) -> int:
         try:
-            msg = await self.ask(f"{self.into}{subject}", body, timeout_s, headers)
+            again_s = (
+                AGAIN_S if MESSAGE_ID in headers else 0.0
+            )  # the stream stores it once, and answers twice
+            msg = await served(
+                lambda: self.ask(f"{self.into}{subject}", body, timeout_s, headers, again_s=again_s)
+            )
         except NoResponders as error:
             raise BusError(
                 f"{what}: no stream takes this subject: call ensure first (is JetStream on?)"
@@ -337,9 +354,12 @@ def _configs(
     ]
 
 
-async def _next_stored(batch: asyncio.Queue[Raw | None], what: str) -> Stored | None:
+async def _next_stored(batch: asyncio.Queue[Raw | None], what: str, number: int) -> Stored | None:
+    """Return what a consumer delivers as its `number`th message; None where it delivers something else, or nothing."""
     msg = await next_raw(batch, what)
     if msg.headers and jetstream.STATUS in msg.headers:
         return None
     ack = jetstream.Ack(msg.reply)
+    if ack.consumer_sequence != number:
+        return None
     return Stored(ack.stream_sequence, msg.subject, msg.data, msg.headers or {}, ack.time_ms)

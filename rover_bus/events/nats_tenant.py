@@ -150,9 +150,14 @@ class NatsTenantBus(NatsStorage):
     # What the connection gives
 
     async def ask(
-        self, subject: str, body: bytes, timeout_s: float, headers: dict[str, str] | None = None
+        self,
+        subject: str,
+        body: bytes,
+        timeout_s: float,
+        headers: dict[str, str] | None = None,
+        again_s: float = 0.0,
     ) -> Raw:
-        return await self._whole.ask(subject, body, timeout_s, headers)
+        return await self._whole.ask(subject, body, timeout_s, headers, again_s)
 
     async def post(self, subject: str, body: bytes, reply: str) -> None:
         await self._whole.post(subject, body, reply)

@@ -17,11 +17,13 @@ from typing import Any, NamedTuple, Protocol
 from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.bus import Stored
 from rover_bus.events.errors import BusError, BusTimeout, NoResponders, NotConnected
+from rover_bus.events.served import AGAIN_S, served
 from rover_bus.events.streams import LOOKED_UP, OF_CONTROL
 from rover_bus.events.subjects import CONTROL, DEFAULT_TENANT
 
 CALL_TIMEOUT_S = 5.0
 DIRECT_BATCH = 256  # messages of one answer
+_NOT_TWICE = "CONSUMER.CREATE."  # each one that is made delivers
 _ONE_BY_ONE = frozenset(jetstream.bucket_stream(bucket) for bucket in LOOKED_UP)
 _STREAMS_OF_CONTROL = frozenset(jetstream.bucket_stream(bucket) for bucket in OF_CONTROL)
 
@@ -82,9 +84,14 @@ class NatsWire(ABC):
 
     @abstractmethod
     async def ask(
-        self, subject: str, body: bytes, timeout_s: float, headers: dict[str, str] | None = None
+        self,
+        subject: str,
+        body: bytes,
+        timeout_s: float,
+        headers: dict[str, str] | None = None,
+        again_s: float = 0.0,
     ) -> Raw:
-        """Request and wait. Raises NoResponders, BusTimeout, NotConnected, AccessDenied."""
+        """Request and wait; `again_s`: as `Questions.ask`. Raises NoResponders, BusTimeout, NotConnected, AccessDenied."""
 
     @abstractmethod
     async def post(self, subject: str, body: bytes, reply: str) -> None:
@@ -108,11 +115,12 @@ class NatsWire(ABC):
 
     async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.ApiAnswer:
         try:
-            msg = await self.ask(
+            subject, asked = (
                 f"{self.root}{jetstream.API}.{call}",
                 b"" if body is None else jetstream.encode(body),
-                timeout_s,
             )
+            again_s = 0.0 if call.startswith(_NOT_TWICE) else AGAIN_S
+            msg = await served(lambda: self.ask(subject, asked, timeout_s, again_s=again_s))
         except NoResponders as error:
             raise BusError(
                 f"JetStream does not answer on {self.url}: is it switched on, is its disk full?"
@@ -133,7 +141,8 @@ class NatsWire(ABC):
         if stream in _ONE_BY_ONE and not self._is_of_control(stream):
             return await self.stored(stream, {"last_by_subj": subject}, f"read {subject}")
         try:
-            msg = await self.ask(f"{self._direct(stream)}.{subject}", b"", CALL_TIMEOUT_S)
+            wanted = f"{self._direct(stream)}.{subject}"
+            msg = await served(lambda: self.ask(wanted, b"", CALL_TIMEOUT_S, again_s=AGAIN_S))
         except NoResponders as error:
             raise BusError(f"{stream} cannot be read on {self.url}: it is not there yet") from error
         return jetstream.read_direct(msg.headers or {}, msg.data, f"read {subject}")
@@ -144,6 +153,12 @@ class NatsWire(ABC):
             # The broker imports no direct gets of these (auth/accounts.py); each holds a few entries.
             one = await self.stored(stream, wanted, what)
             return StoredBatch([] if one is None else [one], pending=one is not None)
+        try:
+            return await served(lambda: self._batch(stream, wanted, what))
+        except BusTimeout:
+            return await served(lambda: self._batch(stream, wanted, what))
+
+    async def _batch(self, stream: str, wanted: dict[str, Any], what: str) -> StoredBatch:
         inbox, found, answers = self.new_inbox(), list[Stored](), asyncio.Queue[Raw | None]()
         self._readings[inbox] = answers
         unlisten = await self.listen(inbox, answers.put_nowait)
@@ -155,7 +170,7 @@ class NatsWire(ABC):
                 if headers.get(jetstream.STATUS) == jetstream.END_OF_BATCH:
                     return StoredBatch(found, int(headers.get(jetstream.PENDING, "0")))
                 if headers.get(jetstream.STATUS) == jetstream.NOT_THERE:
-                    raise BusError(f"{what}: {stream} cannot be read on {self.url}: it is not there yet")
+                    raise NoResponders(f"{what}: {stream} cannot be read on {self.url}: it is not there yet")
                 stored = jetstream.read_direct(headers, msg.data, what)
                 if stored is None:
                     return StoredBatch(found, 0)

@@ -13,15 +13,16 @@ from typing import Any
 import msgspec
 
 from rover_bus.events import nats_jetstream as jetstream
-from rover_bus.events.errors import BusError, BusTimeout, InputError, NoResponders, NotConnected
+from rover_bus.events.errors import BusError, BusTimeout, InputError, NotConnected
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.nats_wire import Raw
+from rover_bus.events.served import served
 
 ABOUT, CHUNKS = "backup.json", "stream.tar.s2"
 CHUNK_BYTES = 128 << 10
 SILENT_S = 30.0  # a server that reads or writes a large stream from a slow disk answers later than others
 _OPENED_S = 60.0
-_HEARD_S, _LOOK_S = 10.0, 0.05
+_HEARD_S = 10.0
 
 
 class _Snapshot(msgspec.Struct, frozen=True):
@@ -138,15 +139,7 @@ async def put_back(bus: NatsBus, directory: Path) -> None:
 
 async def _hand_over(bus: NatsBus, subject: str, chunk: bytes, timeout_s: float) -> Raw:
     """Give a chunk to the server that restores. In a cluster it is another one, and ours hears a moment later that it listens."""
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + _HEARD_S
-    while True:
-        try:
-            return await bus.ask(subject, chunk, timeout_s)
-        except NoResponders:
-            if loop.time() > deadline_s:
-                raise
-            await asyncio.sleep(_LOOK_S)
+    return await served(lambda: bus.ask(subject, chunk, timeout_s), _HEARD_S)
 
 
 def _error(answer: bytes, what: str) -> jetstream.ApiError:
@@ -159,7 +152,8 @@ def _error(answer: bytes, what: str) -> jetstream.ApiError:
 async def _call(
     bus: NatsBus, call: str, body: dict[str, Any], what: str, timeout_s: float = SILENT_S
 ) -> bytes:
+    asked = jetstream.encode(body)
     try:
-        return (await bus.ask(f"{jetstream.API}.{call}", jetstream.encode(body), timeout_s)).data
+        return (await served(lambda: bus.ask(f"{jetstream.API}.{call}", asked, timeout_s))).data
     except NotConnected as error:
         raise NotConnected(f"{what}: {error}") from error
