@@ -7,6 +7,7 @@ The table itself is `events.requests.RoutingTable`: the master logs and publishe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -40,18 +41,20 @@ def _incarnations(table: RoutingTable) -> list[int]:
 def owner_of_slots(table: RoutingTable) -> npt.NDArray[np.int64]:
     """Return, for each slot, the position in `table.servers` of its owner. Raises BadMessage unless each slot has one."""
     position = {server.index: at for at, server in enumerate(table.servers)}
-    owner = np.full(SLOTS, -1, np.int64)
-    for index, first, end in table.owners:
-        if index not in position or not 0 <= first < end <= SLOTS or np.any(owner[first:end] >= 0):
+    owned, owners, sizes = 0, list[int](), list[int]()
+    for index, first, end in sorted(table.owners, key=itemgetter(1)):
+        if index not in position or first < owned or not first < end <= SLOTS:
             raise BadMessage(
                 f"routing table {version(table)}: server {index} cannot own the slots [{first}, {end})"
             )
-        owner[first:end] = position[index]
-    if np.any(owner < 0):
-        raise BadMessage(
-            f"routing table {version(table)} leaves slot {int(np.argmin(owner))} without an owner"
-        )
-    return owner
+        if first > owned:
+            break
+        owners.append(position[index])
+        sizes.append(end - first)
+        owned = end
+    if owned < SLOTS:
+        raise BadMessage(f"routing table {version(table)} leaves slot {owned} without an owner")
+    return np.repeat(np.array(owners, np.int64), sizes)
 
 
 def owned_slots(table: RoutingTable, index: int) -> npt.NDArray[np.int64]:
