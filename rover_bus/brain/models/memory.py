@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rover_bus.brain.models.samples import FloatArray, NotEnough
+from rover_bus.brain.models.samples import BoolArray, FloatArray, IntArray, NotEnough
 from rover_bus.brain.models.throughput import student_95
 
 EXPONENTS: tuple[float, ...] = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -26,6 +26,9 @@ _CHANGE_SDS = 4.0
 # Measurements of resident memory jump by allocator arenas: never believe them closer than this.
 _NOISE_FLOOR = 0.002
 _HORIZON = 1e6
+# How far ahead the limit is looked for, as shares of n: first in steps of so many, then in each of one step.
+_AHEAD = np.r_[0.0, np.geomspace(1e-4, _HORIZON, 600)]
+_COARSE = 25
 # Points that lie closer together than this share of their count are one point.
 _STANDSTILL = 1e-6
 
@@ -68,16 +71,25 @@ class Growth:
         """Samples left until the upper bound meets the limit; infinite when it does not within a million times n."""
         if self.used_bytes >= limit_bytes:
             return 0.0
-        ahead = max(self.samples, 1.0) * np.r_[0.0, np.geomspace(1e-4, _HORIZON, 600)]
-        _, upper = self._at(self.samples + ahead)
-        crossed = np.flatnonzero(upper >= limit_bytes)
-        if not len(crossed):
+        coarse = _AHEAD[
+            ::_COARSE
+        ]  # the bound rises with n, so what lies between two of them is all that is looked at
+        passed = self._passes(coarse, limit_bytes)
+        if not len(passed):
             return float("inf")
-        last = int(crossed[0])
-        if last == 0:
+        if passed[0] == 0:
             return 0.0
-        share = (limit_bytes - upper[last - 1]) / (upper[last] - upper[last - 1])
-        return float(ahead[last - 1] + share * (ahead[last] - ahead[last - 1]))
+        ahead = _AHEAD[(passed[0] - 1) * _COARSE : passed[0] * _COARSE + 1]
+        last = int(self._passes(ahead, limit_bytes)[0])
+        shares = ahead[last - 1 : last + 1]
+        before, after = self._at(self.samples + max(self.samples, 1.0) * shares)[1]
+        share = (limit_bytes - before) / (after - before)
+        return float(max(self.samples, 1.0) * (shares[0] + share * (shares[1] - shares[0])))
+
+    def _passes(self, shares: FloatArray, limit_bytes: float) -> IntArray:
+        """The places in `shares` of n ahead at which the upper bound has met the limit."""
+        _, upper = self._at(self.samples + max(self.samples, 1.0) * shares)
+        return np.flatnonzero(upper >= limit_bytes)
 
     def seconds_to_limit(self, limit_bytes: float, samples_per_s: float) -> float:
         """Time left at a rate of consumption; infinite when nothing is consumed."""
@@ -114,16 +126,52 @@ def _last_change(n: FloatArray, used: FloatArray) -> int:
     """Index from which the present slope holds: 0 unless the newest points left the curve of the older ones."""
     if len(n) < _RECENT + _LEAST_POINTS:
         return 0
-    for start in range(len(n) - _RECENT, _LEAST_POINTS - 1, -_RECENT):
-        if not (_advances(n[:start]) and _advances(n[start:])):
-            continue  # the job stood still: that tells no slope
-        older = _fit(n[:start], used[:start], changed=False)
-        expected, upper = older._at(n[start : start + _RECENT])
-        sd = np.maximum((upper - expected) / student_95(max(start - 3, 3)), _NOISE_FLOOR * used[start])
-        away = (used[start : start + _RECENT] - expected) / sd
-        if np.all(away[-3:] > _CHANGE_SDS):
-            return start
-    return 0
+    starts = [
+        start
+        for start in range(len(n) - _RECENT, _LEAST_POINTS - 1, -_RECENT)
+        if _advances(n[:start]) and _advances(n[start:])  # else the job stood still: that tells no slope
+    ]
+    if not starts:
+        return 0
+    leave = _leave(n, used, np.array(starts))
+    return next((start for start, leaves in zip(starts, leave, strict=True) if leaves), 0)
+
+
+def _leave(n: FloatArray, used: FloatArray, starts: IntArray) -> BoolArray:
+    """Return, for each start (s,), whether the points from there on leave the curve of those before it.
+
+    As `_fit` and `Growth._at` do it one by one, for all at once: arrays have shape (s, h) and (s, h, point).
+    """
+    size = starts.astype(np.float64)
+    inside = np.arange(len(n)) < starts[:, None]
+    exponents = np.array(EXPONENTS)
+    units = np.maximum(n[starts - 1], 1.0)[:, None] ** exponents
+    x = n ** exponents[:, None] / units[:, :, None]
+    middles = (x * inside[:, None, :]).sum(axis=2) / size[:, None]
+    centred = (x - middles[:, :, None]) * inside[:, None, :]
+    square = np.maximum((centred**2).sum(axis=2), 1e-300)
+    rates = np.maximum(centred @ used / square, 0.0)
+    bases = (inside @ used / size)[:, None] - rates * middles
+    floor = _NOISE_FLOOR * np.maximum.accumulate(used)[starts - 1]
+    apart = (used - bases[:, :, None] - rates[:, :, None] * x) * inside[:, None, :]
+    errors = (apart**2).sum(axis=2) + (floor**2 * size)[:, None]
+    freedom = np.maximum(size - 2, 1)[:, None]
+    weights = (errors / errors.min(axis=1, keepdims=True)) ** (-0.5 * freedom)
+    weights = (weights / weights.sum(axis=1, keepdims=True))[:, :, None]
+    noise = errors / freedom
+    recent = starts[:, None] + np.arange(_RECENT)
+    there = np.take_along_axis(x, recent[:, None, :], axis=2)
+    means = bases[:, :, None] + rates[:, :, None] * there
+    variances = (there - middles[:, :, None]) ** 2 * (noise / square)[:, :, None]
+    variances = variances + (noise * (1 + 1 / size[:, None]))[:, :, None]
+    mean = (weights * means).sum(axis=1)
+    spread = np.sqrt((weights * (variances + (means - mean[:, None, :]) ** 2)).sum(axis=1))
+    last, sure = used[starts - 1][:, None], np.array([[student_95(max(int(at) - 3, 3))] for at in starts])
+    expected = np.maximum(mean, last)
+    upper = np.maximum.accumulate(np.maximum(expected + sure * spread, last), axis=1)
+    sd = np.maximum((upper - expected) / sure, _NOISE_FLOOR * used[starts][:, None])
+    away = (used[recent] - expected) / sd
+    return np.asarray(np.all(away[:, -3:] > _CHANGE_SDS, axis=1))
 
 
 def _fit(n: FloatArray, used: FloatArray, changed: bool) -> Growth:

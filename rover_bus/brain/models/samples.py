@@ -18,6 +18,7 @@ from rover_bus.events.errors import InputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 
 class Configuration(msgspec.Struct, frozen=True, order=True):
