@@ -294,9 +294,8 @@ class NatsStorage(NatsWire):
         self, subject: str, body: bytes, headers: dict[str, str], timeout_s: float, what: str
     ) -> int:
         try:
-            again_s = (
-                AGAIN_S if MESSAGE_ID in headers else 0.0
-            )  # the stream stores it once, and answers twice
+            # What has an id is stored once however often it is sent.
+            again_s = AGAIN_S if MESSAGE_ID in headers else 0.0
             msg = await served(
                 lambda: self.ask(f"{self.into}{subject}", body, timeout_s, headers, again_s=again_s)
             )

@@ -114,12 +114,10 @@ class NatsWire(ABC):
         return answer
 
     async def _api(self, call: str, body: dict[str, Any] | None, timeout_s: float) -> jetstream.ApiAnswer:
+        subject = f"{self.root}{jetstream.API}.{call}"
+        asked = b"" if body is None else jetstream.encode(body)
+        again_s = 0.0 if call.startswith(_NOT_TWICE) else AGAIN_S
         try:
-            subject, asked = (
-                f"{self.root}{jetstream.API}.{call}",
-                b"" if body is None else jetstream.encode(body),
-            )
-            again_s = 0.0 if call.startswith(_NOT_TWICE) else AGAIN_S
             msg = await served(lambda: self.ask(subject, asked, timeout_s, again_s=again_s))
         except NoResponders as error:
             raise BusError(
