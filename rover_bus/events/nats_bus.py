@@ -46,7 +46,7 @@ from rover_bus.events.nats_py import Client, Msg, nats
 from rover_bus.events.nats_questions import Questions
 from rover_bus.events.nats_storage import NatsStorage
 from rover_bus.events.nats_tenant import NatsTenantBus
-from rover_bus.events.nats_wire import IN_CLUSTER, PLAIN, Raw, Ways
+from rover_bus.events.nats_wire import IN_CLUSTER, PLAIN, Raw, Ways, Written
 from rover_bus.events.refusals import BrokerRefusal
 from rover_bus.events.subjects import DEFAULT_TENANT
 
@@ -234,12 +234,7 @@ class NatsBus(NatsStorage):
     # Asking
 
     async def ask(
-        self,
-        subject: str,
-        body: bytes,
-        timeout_s: float,
-        headers: dict[str, str] | None = None,
-        again_s: float = 0.0,
+        self, subject: str, body: bytes, timeout_s: float, headers: Written = None, again_s: float = 0.0
     ) -> Msg:
         return await self._questions.ask(self._require(subject), subject, body, timeout_s, headers, again_s)
 

@@ -24,7 +24,7 @@ from rover_bus.events.errors import InputError
 from rover_bus.events.nats_follow import NatsFollower
 from rover_bus.events.nats_jetstream import source_sequence
 from rover_bus.events.nats_storage import NatsStorage
-from rover_bus.events.nats_wire import Raw, Ways
+from rover_bus.events.nats_wire import Raw, Ways, Written
 from rover_bus.events.streams import FACTS, OF_CONTROL, PROFILES
 from rover_bus.events.subjects import (
     BRAIN_LOG,
@@ -150,12 +150,7 @@ class NatsTenantBus(NatsStorage):
     # What the connection gives
 
     async def ask(
-        self,
-        subject: str,
-        body: bytes,
-        timeout_s: float,
-        headers: dict[str, str] | None = None,
-        again_s: float = 0.0,
+        self, subject: str, body: bytes, timeout_s: float, headers: Written = None, again_s: float = 0.0
     ) -> Raw:
         return await self._whole.ask(subject, body, timeout_s, headers, again_s)
 

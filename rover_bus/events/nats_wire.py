@@ -26,6 +26,7 @@ DIRECT_BATCH = 256  # messages of one answer
 _NOT_TWICE = "CONSUMER.CREATE."  # each one that is made delivers
 _ONE_BY_ONE = frozenset(jetstream.bucket_stream(bucket) for bucket in LOOKED_UP)
 _STREAMS_OF_CONTROL = frozenset(jetstream.bucket_stream(bucket) for bucket in OF_CONTROL)
+Written = dict[str, str] | None  # headers of a message that is sent
 
 
 class Raw(Protocol):
@@ -84,12 +85,7 @@ class NatsWire(ABC):
 
     @abstractmethod
     async def ask(
-        self,
-        subject: str,
-        body: bytes,
-        timeout_s: float,
-        headers: dict[str, str] | None = None,
-        again_s: float = 0.0,
+        self, subject: str, body: bytes, timeout_s: float, headers: Written = None, again_s: float = 0.0
     ) -> Raw:
         """Request and wait; `again_s`: as `Questions.ask`. Raises NoResponders, BusTimeout, NotConnected, AccessDenied."""
 
