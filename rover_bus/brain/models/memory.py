@@ -71,25 +71,18 @@ class Growth:
         """Samples left until the upper bound meets the limit; infinite when it does not within a million times n."""
         if self.used_bytes >= limit_bytes:
             return 0.0
-        coarse = _AHEAD[
-            ::_COARSE
-        ]  # the bound rises with n, so what lies between two of them is all that is looked at
-        passed = self._passes(coarse, limit_bytes)
-        if not len(passed):
+        n = max(self.samples, 1.0)
+        met = int(np.searchsorted(self._at(self.samples + n * _AHEAD[::_COARSE])[1], limit_bytes))
+        if met == len(_AHEAD[::_COARSE]):
             return float("inf")
-        if passed[0] == 0:
+        if met == 0:
             return 0.0
-        ahead = _AHEAD[(passed[0] - 1) * _COARSE : passed[0] * _COARSE + 1]
-        last = int(self._passes(ahead, limit_bytes)[0])
-        shares = ahead[last - 1 : last + 1]
-        before, after = self._at(self.samples + max(self.samples, 1.0) * shares)[1]
-        share = (limit_bytes - before) / (after - before)
-        return float(max(self.samples, 1.0) * (shares[0] + share * (shares[1] - shares[0])))
-
-    def _passes(self, shares: FloatArray, limit_bytes: float) -> IntArray:
-        """The places in `shares` of n ahead at which the upper bound has met the limit."""
-        _, upper = self._at(self.samples + max(self.samples, 1.0) * shares)
-        return np.flatnonzero(upper >= limit_bytes)
+        # The bound rises with n, so it meets the limit between these two. Sums of other shapes may differ by their last bit.
+        ahead = n * _AHEAD[(met - 1) * _COARSE : met * _COARSE + 1]
+        upper = self._at(self.samples + ahead)[1]
+        last = min(max(int(np.searchsorted(upper, limit_bytes)), 1), len(ahead) - 1)
+        share = (limit_bytes - upper[last - 1]) / (upper[last] - upper[last - 1])
+        return float(ahead[last - 1] + share * (ahead[last] - ahead[last - 1]))
 
     def seconds_to_limit(self, limit_bytes: float, samples_per_s: float) -> float:
         """Time left at a rate of consumption; infinite when nothing is consumed."""

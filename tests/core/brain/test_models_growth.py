@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rover_bus.brain.models import memory
 from rover_bus.brain.models.convergence import LossCurve, fit_loss_curve
 from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
+from rover_bus.brain.models.throughput import student_95
 
 GIB = 2.0**30
 
@@ -123,3 +125,31 @@ def test_a_limit_already_met_leaves_no_time() -> None:
     assert isinstance(growth, Growth)
     assert growth.samples_to_limit(3 * GIB) == 0.0
     assert isinstance(fit_growth([1.0, 2.0], [1.0, 2.0]), NotEnough)
+
+
+def slopes_begin(n: np.ndarray, used: np.ndarray) -> int:
+    """Where the present slope begins, by a fit of its own before each place that is looked at: what `fit_growth` does at once."""
+    for start in range(len(n) - 5, 3, -5):
+        older = memory._fit(n[:start], used[:start], changed=False)
+        expected, upper = older._at(n[start : start + 5])
+        sd = np.maximum((upper - expected) / student_95(max(start - 3, 3)), 0.002 * used[start])
+        if np.all(((used[start : start + 5] - expected) / sd)[-3:] > 4.0):
+            return start
+    return 0
+
+
+def test_a_slope_begins_where_the_points_leave_a_fit_to_those_before() -> None:
+    changed = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        count = int(rng.integers(12, 65))
+        n = np.cumsum(rng.uniform(1e3, 1e5, count))
+        used = heaps(n, rng.uniform(0.4, 1.0)) * np.exp(0.002 * rng.standard_normal(count))
+        if seed % 2:  # a feature is launched
+            launched = int(rng.integers(6, count - 5))
+            used[launched:] += 0.5 * GIB * np.arange(count - launched)
+        growth = fit_growth(n, used)
+        assert isinstance(growth, Growth)
+        assert growth.points == count - slopes_begin(n, used), seed
+        changed += growth.changed
+    assert 10 <= changed <= 30, "curves with a slope of their own at the end, and without"
