@@ -149,7 +149,7 @@ class NatsWire(ABC):
             return StoredBatch([] if one is None else [one], pending=one is not None)
         try:
             return await served(lambda: self._batch(stream, wanted, what))
-        except BusTimeout:
+        except BusTimeout:  # some of its answers were lost
             return await served(lambda: self._batch(stream, wanted, what))
 
     async def _batch(self, stream: str, wanted: dict[str, Any], what: str) -> StoredBatch:

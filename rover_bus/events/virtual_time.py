@@ -39,7 +39,7 @@ class OutsideRefused(PermanentError):
 
 
 class _Call(msgspec.Struct, eq=False):
-    """One call that is to be made, where asyncio has a Handle: making and comparing those took a quarter of a history's time."""
+    """One call that is to be made, where asyncio has a Handle: without those a history takes a tenth less."""
 
     callback: Callable[..., object] | None
     args: tuple[Any, ...]
