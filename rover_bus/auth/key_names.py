@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rover_bus.events.subjects import DEFAULT_TENANT
 from rover_bus.events.subjects import name as check_name
 
@@ -33,3 +35,11 @@ def people_of(tenant: str, role: str) -> str:
 def accounts_of(tenant: str) -> tuple[str, str, str]:
     """Return the keys of all accounts of a tenant, each after those that it imports from."""
     return account_of(tenant), members_of(tenant), observers_of(tenant)
+
+
+def changed_with(tenants: Iterable[str]) -> list[str]:
+    """Return the accounts that are others once these tenants are made, have other limits, or are none any more (beside `default`).
+
+    What imports from all tenants comes last: a broker waits in vain for one that it imports from and is not told of.
+    """
+    return [*(each for tenant in tenants for each in accounts_of(tenant)), CONTROL, OBSERVERS]

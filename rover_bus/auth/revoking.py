@@ -18,16 +18,15 @@ from rover_bus.events.subjects import DEFAULT_TENANT
 
 
 def revoke_user(vault: Vault, user: str, account: str) -> str:
-    """Take all rights from a user of one of the stack's accounts, both given by public keys; return the token to tell the broker.
+    """Take all rights from a user of one of the stack's accounts, both given by public keys; return the account to tell the broker.
 
     Raises InputError for a key that is none, or an account that is not this stack's.
     """
     known = {vault.public_key(each): each for each in vault.every_account}
     if account not in known:
         raise InputError("these credentials are of another stack: revoke them where they were made")
-    now_s = int(time.time())
-    vault.users.note_revoked(check_user(user), known[account], now_s)
-    return vault.account_token(known[account], now_s)
+    vault.users.note_revoked(check_user(user), known[account], int(time.time()))
+    return known[account]
 
 
 def revoke_key(vault: Vault, user: str) -> None:
@@ -47,7 +46,7 @@ def revoke_people(vault: Vault, tenant: str) -> None:
 
 
 def take_revoked(vault: Vault, folder: Path) -> list[str]:
-    """Have a vault know what a folder of keys says of revoked users; return the tokens of accounts of which it says something new.
+    """Have a vault know what a folder of keys says of revoked users; return the accounts of which it says something new.
 
     Raises OSError where the folder says nothing, ValueError where it cannot be read.
     """
@@ -55,5 +54,4 @@ def take_revoked(vault: Vault, folder: Path) -> list[str]:
     changed = [each for each in vault.every_account if said.get(each, {}) != former.get(each, {})]
     if changed:
         vault.users.write_revoked(said)
-    now_s = int(time.time())
-    return [vault.account_token(each, now_s) for each in changed]
+    return changed

@@ -130,11 +130,24 @@ class Vault:
         )
 
     def account_token(self, account: str, now_s: int) -> str:
-        """Return what the broker must be told so that it knows an account, by its name, as it is now."""
-        public, claims = self.public_key(account), self._claims(account)
+        """Return what the broker must be told so that it knows an account, by its name, as it is now. Raises InputError."""
+        claims = self.claims(account)
+        if claims is None:
+            raise InputError(f"there is no account {account}: its tenant has been removed")
+        return self.sign(account, claims, now_s)
+
+    def sign(self, account: str, claims: dict[str, Any], now_s: int) -> str:
+        """Return the token that tells the broker of these claims of an account."""
+        return tokens.account_token(self._seed(ROOT), self.public_key(account), account, claims, now_s)
+
+    def claims(self, account: str) -> dict[str, Any] | None:
+        """Return what an account is now, by its name; None when its tenant has been removed."""
+        if account not in (SYSTEM, *self.every_account):
+            return None
+        claims = self._claims(account)
         if revoked := self.users.revoked.get(account):
             claims["revocations"] = revoked
-        return tokens.account_token(self._seed(ROOT), public, account, claims, now_s)
+        return claims
 
     def _claims(self, account: str) -> dict[str, Any]:
         if account == SYSTEM:
@@ -185,14 +198,11 @@ class Vault:
         of_tenants = [each for tenant in self.tenants for each in accounts_of(tenant)]
         return [CONTROL, MEMBERS, *of_tenants, OBSERVERS]
 
-    def tokens_of_tenants(self, tenants: Iterable[str]) -> list[str]:
-        """Return what the broker must be told so that it knows the accounts of tenants, in this order.
-
-        What imports from all tenants comes last: the broker waits in vain for one that it imports from and is not told of.
-        """
-        now_s = int(time.time())
-        named = [each for tenant in tenants for each in accounts_of(tenant)]
-        return [self.account_token(each, now_s) for each in (*named, CONTROL, OBSERVERS)]
+    def end_of_accounts(self, keys: Iterable[str]) -> str:
+        """Return what has the broker forget accounts, by their public keys."""
+        operator = self._seed(ROOT)
+        body = {"type": "generic", "accounts": sorted(keys)}
+        return tokens.signed(tokens.public(operator), "rover", operator, body, int(time.time()))
 
     def keys_of_tenant(self, tenant: str) -> dict[str, str]:
         """Return the public keys of a tenant's accounts by the names of these: a host needs them to make credentials."""
@@ -212,9 +222,7 @@ class Vault:
 
     def end_of_tenant(self, tenant: str) -> str:
         """Return what has the broker forget a tenant's accounts; no key of theirs is left."""
-        body = {"type": "generic", "accounts": sorted(self.public_key(each) for each in accounts_of(tenant))}
-        operator = self._seed(ROOT)
-        token = tokens.signed(tokens.public(operator), "rover", operator, body, int(time.time()))
+        token = self.end_of_accounts(self.public_key(each) for each in accounts_of(tenant))
         for account in accounts_of(tenant):
             self._seed_file(account).unlink(missing_ok=True)
             self._public_file(account).unlink(missing_ok=True)
@@ -308,16 +316,15 @@ class Vault:
             return frozenset()
 
     def admit(self, runs: Iterable[RunOfJob], every: bool = False) -> list[str]:
-        """Note which runs there are; return the tokens of changed accounts to tell the broker in this order, or of `every` account:
-        what imports from all tenants comes last. What is not named has no rights any more.
+        """Note which runs there are; return the changed accounts to tell the broker in this order, or `every` account: what imports
+        from all tenants comes last. What is not named has no rights any more.
         """
         former, wanted = self.runs, frozenset(runs)
         write_secret(self.root / "runs", json.dumps(sorted(wanted)) + "\n")
         known = {DEFAULT_TENANT, *self.tenants}
         changed = known if every else {split_job(run.job)[0] for run in former ^ wanted} & known
-        now_s = int(time.time())
         return [
-            self.account_token(each, now_s)
+            each
             for tenant in sorted(changed, key=lambda each: (each == DEFAULT_TENANT, each))
             for each in (accounts_of(tenant) if every else accounts_of(tenant)[:2])
         ]

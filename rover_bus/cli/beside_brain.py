@@ -18,7 +18,7 @@ from rover_bus.cli.admitting import admit_hosts
 from rover_bus.cli.registrar import register_runs
 from rover_bus.cli.replicas import raise_replicas
 from rover_bus.cli.rotating import offer_keys
-from rover_bus.cli.tenants import make_whole, of_registrar, tell
+from rover_bus.cli.tenants import make_whole, of_registrar, tell_accounts
 from rover_bus.events.errors import RoverError
 from rover_bus.events.logs import get_logger
 from rover_bus.events.nats_bus import NatsBus
@@ -96,9 +96,8 @@ async def revoke_as_told(url: str, vault: Vault, folder: Path, knows_runs: async
             left |= dict.fromkeys(take_revoked(vault, folder))
             if left:
                 async with of_registrar(url, vault.system_credentials()) as system:
-                    for token in list(left):
-                        await tell(system, token)
-                        del left[token]
+                    await tell_accounts(system, vault, left)
+                left.clear()
                 log.info("users have no rights any more, as the keys say")
         except (RoverError, ValueError) as error:
             log.warning("users are not revoked yet", why=str(error))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rover_bus.auth.vault import RunOfJob, Vault
-from rover_bus.cli.tenants import tell
+from rover_bus.cli.tenants import tell_accounts
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.errors import BadMessage, BusError
@@ -93,7 +93,7 @@ async def register_runs(
             wanted = register.admitted(now_s)
             every = told is None or now_s >= again_s
             if wanted != told or every:
-                await _tell(system, vault, wanted, every)
+                await _tell(system, vault, vault.admit(wanted, every))
                 told = wanted
                 if every:
                     told_all()
@@ -105,13 +105,11 @@ async def register_runs(
         await following.stop()
 
 
-async def _tell(system: Bus, vault: Vault, runs: frozenset[RunOfJob], every: bool) -> None:
-    """Give these runs their rights, and no others, until the broker has taken it in."""
-    for token in vault.admit(runs, every):
-        while True:
-            try:
-                await tell(system, token)
-                break
-            except BusError as error:
-                log.warning("the broker does not take in which jobs there are", why=str(error))
-                await asyncio.sleep(AGAIN_S)
+async def _tell(system: Bus, vault: Vault, accounts: list[str]) -> None:
+    """Have the broker take in accounts, however long that takes."""
+    while True:
+        try:
+            return await tell_accounts(system, vault, accounts)
+        except BusError as error:
+            log.warning("the broker does not take in which jobs there are", why=str(error))
+            await asyncio.sleep(AGAIN_S)

@@ -16,16 +16,12 @@ import msgspec
 from rover_bus.auth.rotation import KeysOffer, offer_key, offers
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.renewing import taken_position
-from rover_bus.cli.tenants import tell
+from rover_bus.cli.tenants import tell_accounts
 from rover_bus.events.bus import Bus
 from rover_bus.events.positions import FollowerPosition
 from rover_bus.events.streams import POSITIONS, PRESENCE, TENANTS
-from rover_bus.events.subjects import DEFAULT_TENANT
 
 TAKEN_S, LOOK_S = 10.0, 0.1
-AGAIN_S = (
-    1.1  # what another process signed meanwhile is older by then: the broker takes the later of two tokens
-)
 
 
 async def offer_keys(owner: Bus, vault: Vault) -> None:
@@ -52,10 +48,7 @@ async def replace_keys(owner: Bus, system: Bus, vault: Vault, lost: str = "") ->
     """
     await offer_keys(owner, vault)
     late = await _await_hosts(owner, lost)
-    for pause_s in (AGAIN_S, 0.0):
-        for token in vault.tokens_of_tenants((DEFAULT_TENANT, *vault.tenants)):
-            await tell(system, token)
-        await asyncio.sleep(pause_s)
+    await tell_accounts(system, vault, vault.every_account)
     return late
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
+from rover_bus.auth.key_names import changed_with
 from rover_bus.auth.vault import Vault
 from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.bus import Bus
@@ -37,8 +40,27 @@ async def of_registrar(url: str, secret: str) -> AsyncIterator[NatsBus]:
         await bus.close()
 
 
+async def tell_accounts(system: Bus, vault: Vault, accounts: Iterable[str]) -> None:
+    """Tell the broker of accounts of the vault, by their names and in this order, until it knows them as the vault has them.
+
+    A command and the Brain's process may tell of an account at once, each what it read before it signed, and the later word counts:
+    so each reads again after it was heard, and tells what is otherwise by then. Raises BusError.
+    """
+    left = list(accounts)
+    while left:
+        told = dict[str, tuple[str, dict[str, Any]]]()
+        for account in left:
+            if (claims := vault.claims(account)) is not None:
+                told[account] = vault.public_key(account), claims
+                await tell(system, vault.sign(account, claims, int(time.time())))
+        now = {account: vault.claims(account) for account in told}
+        for key in (key for account, (key, _) in told.items() if now[account] is None):
+            await tell(system, vault.end_of_accounts([key]), DELETE)
+        left = [account for account, (_, claims) in told.items() if now[account] not in (None, claims)]
+
+
 async def tell(system: Bus, token: str, subject: str = UPDATE) -> None:
-    """Tell the broker of an account. Raises BusError, saying what the broker said."""
+    """Tell the broker of one account. Raises BusError, saying what the broker said."""
     answer = await system.request(subject, token.encode(), timeout_s=TOLD_S)
     try:
         problem = json.loads(answer.body).get("error", "")
@@ -55,8 +77,7 @@ async def make_tenants(owner: NatsBus, system: Bus, vault: Vault) -> list[str]:
     """
     known = await owner.entries(TENANTS, "*")
     new = [tenant for tenant in vault.tenants if tenant not in known]
-    for token in vault.tokens_of_tenants(new) if new else ():
-        await tell(system, token)
+    await tell_accounts(system, vault, changed_with(new) if new else ())
     await make_whole(owner, vault, new)
     return new
 
@@ -82,8 +103,7 @@ async def remove_tenant(owner: NatsBus, system: Bus, vault: Vault, tenant: str) 
     for name in [*(each.name for each in STREAMS), *(f"KV_{each.name}" for each in OF_TENANT)]:
         await account.api(f"STREAM.DELETE.{name}", None, f"remove {name} of {tenant}")
     await owner.purge(FACTS, f"tenant.{tenant}.>")
-    for token in vault.tokens_of_tenants(()):
-        await tell(system, token)
+    await tell_accounts(system, vault, changed_with(()))
     await tell(system, vault.end_of_tenant(tenant), DELETE)
 
 

@@ -58,8 +58,9 @@ def add(tenants: tuple[str, ...], store: str, directory: str) -> None:
 
     A tenant whose store is full stores nothing more, and harms no other: its jobs wait until some are forgotten, or it gets more.
     """
+    from rover_bus.auth.key_names import changed_with
     from rover_bus.auth.store_limits import StoreLimits
-    from rover_bus.cli.tenants import make_tenants, tell
+    from rover_bus.cli.tenants import make_tenants, tell_accounts
     from rover_bus.events.subjects import DEFAULT_TENANT, name
 
     for tenant in tenants:
@@ -73,8 +74,7 @@ def add(tenants: tuple[str, ...], store: str, directory: str) -> None:
 
         async def make(owner: NatsBus, system: Bus) -> None:
             await make_tenants(owner, system, vault)
-            for token in vault.tokens_of_tenants(tenants) if store else ():
-                await tell(system, token)
+            await tell_accounts(system, vault, changed_with(tenants) if store else ())
 
         try:
             _as_owner(home, vault, make)
@@ -206,7 +206,7 @@ def revoke(users: tuple[str, ...], host: str, tenant: str, directory: str) -> No
     from rover_bus.auth.revoking import revoke_user
     from rover_bus.auth.rotation import fresh_keys, take_keys
     from rover_bus.cli.rotating import replace_keys
-    from rover_bus.cli.tenants import tell
+    from rover_bus.cli.tenants import tell_accounts
 
     home = Home.find(directory).of_running()
     with _vault(home) as vault:
@@ -219,13 +219,12 @@ def revoke(users: tuple[str, ...], host: str, tenant: str, directory: str) -> No
         }
         if not found:
             raise InputError("no such user: `rover auth users` lists those that were given credentials")
-        told = {account: revoke_user(vault, user, account) for user, account in found.items()}
+        accounts = dict.fromkeys(revoke_user(vault, user, account) for user, account in found.items())
         if host:
             take_keys(vault, fresh_keys())
 
         async def tell_all(owner: NatsBus, system: Bus) -> list[str]:
-            for token in told.values():
-                await tell(system, token)
+            await tell_accounts(system, vault, accounts)
             return await replace_keys(owner, system, vault, host) if host else []
 
         late = _told(home, vault, tell_all)

@@ -11,7 +11,7 @@ from patience import until
 from tenants_stage import stage
 
 from rover_bus.auth.vault import RunOfJob
-from rover_bus.cli.tenants import tell
+from rover_bus.cli.tenants import tell_accounts
 from rover_bus.events import subjects
 from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.streams import FACTS, LOG, SETTINGS
@@ -64,8 +64,8 @@ def test_requests_that_meet_a_broker_taking_in_claims_are_answered(tmp_path: Pat
                 for ask in asking:
                     group.create_task(ask_again_and_again(ask))
                 for number in range(RUNS):
-                    for token in on.vault.admit([RunOfJob("ads/demo", f"u{number}")], every=number % 10 == 0):
-                        await tell(on.system, token)
+                    runs = [RunOfJob("ads/demo", f"u{number}")]
+                    await tell_accounts(on.system, on.vault, on.vault.admit(runs, every=number % 10 == 0))
                 over.set()
             await asyncio.to_thread(until, lambda: len(heard) >= stored[0], "all that was stored")
             await following.stop()

@@ -15,7 +15,7 @@ from told import told
 from rover_bus.auth.key_folder import take_keys, whole_keys
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli import registrar
-from rover_bus.cli.tenants import make_whole, tell
+from rover_bus.cli.tenants import make_whole, tell_accounts
 from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied, RoverError
@@ -216,8 +216,7 @@ def test_a_brain_that_begins_with_one_more_tenant_has_it_made_and_takes_no_membe
                     await told_all.wait()
                     await make_whole(owner, vault, vault.tenants)
                 told_all.clear()
-                for token in on.vault.admit(on.vault.runs, every=True):
-                    await tell(system, token)
+                await tell_accounts(system, on.vault, on.vault.admit(on.vault.runs, every=True))
                 async with asyncio.timeout(PATIENCE_S):
                     await told_all.wait()
                 await owner.of("team").put(ROUTING, "demo", b"{}")

@@ -14,7 +14,7 @@ from rover_bus.auth.revoking import revoke_key, revoke_people, revoke_user
 from rover_bus.auth.secret_files import write_secret
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli.beside_brain import revoke_as_told
-from rover_bus.cli.tenants import make_tenants, of_registrar, tell
+from rover_bus.cli.tenants import make_tenants, of_registrar, tell_accounts
 from rover_bus.events import credentials, refusals
 from rover_bus.events.broker import EmbeddedBroker
 from rover_bus.events.errors import AccessDenied
@@ -84,7 +84,7 @@ def test_a_revoked_user_is_out_at_once_and_for_ever_and_others_of_its_role_stay(
             other.on_connection(states.append)
             try:
                 waiting = asyncio.create_task(unless_turned_away(thief, asyncio.Event().wait()))
-                await tell(system, revoke_user(vault, user.user, user.account))
+                await tell_accounts(system, vault, [revoke_user(vault, user.user, user.account)])
                 await until(lambda: not thief.connected)
                 async with asyncio.timeout(PATIENCE_S):
                     with pytest.raises(AccessDenied, match=r"refuses the secret: check F.creds \(.*revoked"):

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from tenants_stage import TENANTS, Stage, stage
 
+from rover_bus.auth.key_names import changed_with
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.vault import RunOfJob
 from rover_bus.cli.staged_cuts import _read_runs
 from rover_bus.cli.submission import request_checkpoint, submit
-from rover_bus.cli.tenants import of_registrar, remove_tenant, tell
+from rover_bus.cli.tenants import of_registrar, remove_tenant, tell_accounts
 from rover_bus.events import credentials, subjects
 from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.codec import decode, encode
@@ -398,8 +399,7 @@ def test_a_tenant_that_fills_its_store_is_told_so_and_harms_no_other(tmp_path: P
             usage = await (await on.connect("viewer", "ads")).usage()
             assert usage.limit_bytes == limit >= usage.stored_bytes
             StoreLimits(on.vault.root).note(["ads"], 2 * limit)
-            for token in on.vault.tokens_of_tenants(["ads"]):
-                await tell(on.system, token)
+            await tell_accounts(on.system, on.vault, changed_with(["ads"]))
             await full.append(LOG, subjects.job_log("demo"), b"x" * 500_000)
 
             sent = 0
