@@ -57,13 +57,15 @@ def note_slow_hosts(name: str, job: KnownJob, state: BrainState) -> Steps:
 
 def _shown_slow(name: str, job: KnownJob, state: BrainState) -> set[str]:
     """The hosts of which this job's own members show that they may be slow, and those of its hosts that are known to be."""
-    shown = {host for host in job.where.values() if host in state.slow_hosts}
-    told = {host for host in {*job.where.values()} if state.host_evidence.get(host)}
-    for member in job.members if told else ():
-        host = job.where.get(member.name, "")
-        residual = state.host_evidence[host].get(f"{name}/{member}") if host in told else None
+    shown = {host for host in {*job.where.values()} if host in state.slow_hosts}
+    for member in job.members:
+        if member.role != "worker":  # nothing else shows how fast its host is
+            continue
+        named = member.name
+        evidence = state.host_evidence.get(job.where.get(named, ""))
+        residual = evidence.get(f"{name}/{named}.{member.incarnation}") if evidence else None
         if residual is not None and residual.mean < _LOG_SLOW:
-            shown.add(host)
+            shown.add(job.where[named])
     return shown
 
 

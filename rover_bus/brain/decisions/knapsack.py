@@ -122,6 +122,8 @@ def choose_greedily(offers: Offers) -> Choice:
 def choosing_greedily(offers: Offers) -> Pieces[Choice]:
     """`choose_greedily` in pieces."""
     _refuse_impossible(offers)
+    if len(offers.value) == 1:  # most rounds: a window moved one job's model
+        return _best_of_one(offers)
     prices, bound = yield from _pricing(offers)
     factors = (1.0, 1.06, 0.94) if len(offers.value) <= _MANY_JOBS else (1.0,)
     tried = list[IntArray]()
@@ -129,6 +131,14 @@ def choosing_greedily(offers: Offers) -> Pieces[Choice]:
         tried.append((yield from _repair_and_fill(offers, prices * factor)))
     chosen = max(tried, key=offers.worth)
     return Choice(chosen, offers.worth(chosen), prices, max(bound, offers.worth(chosen)))
+
+
+def _best_of_one(offers: Offers) -> Choice:
+    """The best offer of a single job that fits: nothing is shared, so nothing has a price."""
+    fits = np.all(offers.usage[0] <= offers.capacity * (1 + _EPSILON), axis=1)
+    best = int(np.where(fits, offers.value[0], -np.inf).argmax())
+    worth = float(offers.value[0, best])
+    return Choice(np.array([best]), worth, np.zeros(len(offers.capacity)), worth)
 
 
 def _repair_and_fill(offers: Offers, prices: FloatArray) -> Pieces[IntArray]:
