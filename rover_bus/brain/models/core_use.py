@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rover_bus.brain.models.bursts import Burst, Bursts, measure_bursts
-from rover_bus.brain.models.forms import SYNCHRONOUS, Form
+from rover_bus.brain.models.forms import SYNCHRONOUS, Form, counts_of, of_counts
 from rover_bus.brain.models.power_law import PowerLaw
 from rover_bus.brain.models.samples import Configurations, FloatArray, NotEnough, Observations
 from rover_bus.brain.models.selection import cross_validated_error
@@ -30,6 +30,7 @@ from rover_bus.brain.models.throughput import (
     Prediction,
     ThroughputModel,
     fit_throughput,
+    too_few,
 )
 
 # A member that uses this share of its cores is held back by them: how many it would use is not known.
@@ -98,9 +99,7 @@ class CoreBoundModel:
 
     def predict(self, at: Configurations) -> Prediction:
         """Predict samples a second: the form's, cut to what the cores can do."""
-        said, pace = self.compute.predict(_counts(at) if self.saturates else at), np.ones(len(at))
-        if self.saturates:
-            pace = self.uses.pace(at)
+        said, pace = self.compute.predict(at), self.uses.pace(at) if self.saturates else np.ones(len(at))
         limit = self.uses.limit(at)
         low, middle, high = (
             np.minimum(x * pace, limit) for x in (said.low_90, said.throughput, said.high_90)
@@ -109,9 +108,8 @@ class CoreBoundModel:
 
     def sketch(self, at: Configurations) -> FloatArray:
         """About what `predict` says, more cheaply."""
-        said = self.compute.sketch(_counts(at) if self.saturates else at)
         pace = self.uses.pace(at) if self.saturates else 1.0
-        return np.minimum(said * pace, self.uses.limit(at))
+        return np.minimum(self.compute.sketch(at) * pace, self.uses.limit(at))
 
 
 def measure_core_use(
@@ -146,25 +144,34 @@ def fit_core_bound(observations: Observations, uses: CoreUses, form: Form) -> Co
     """Fit a form on counts alone where bursts say what cores do; else on cores as given, and on counts with containers that
     saturate: then what predicts left-out rows better is kept."""
     at = observations.configurations
-    counts = Observations(_counts(at), observations.throughput / uses.pace(at))
     if uses.bursts_known:
-        freed = fit_throughput(counts, form)
+        freed = _fit_counts(observations, uses, form)
         return freed if isinstance(freed, NotEnough) else CoreBoundModel(freed, uses, True)
     limit = uses.limit(at)
     free = observations.take(observations.throughput < HELD_BACK * limit)
     shown = free if free.configurations.distinct() >= LEAST_CONFIGURATIONS else observations
     given = fit_throughput(shown, form)
-    known = uses.workers.free is not None and counts.configurations.distinct() >= LEAST_CONFIGURATIONS
-    saturating = fit_throughput(counts, form) if known else None
+    saturating = _fit_counts(observations, uses, form) if uses.workers.free is not None else None
     if isinstance(given, NotEnough):
         return given
-    if isinstance(saturating, ThroughputModel) and _saturates(observations, counts, uses, form):
+    if isinstance(saturating, ThroughputModel) and _saturates(observations, uses, form):
         return CoreBoundModel(saturating, uses, True)
     return CoreBoundModel(given, uses, False)
 
 
-def _saturates(given: Observations, counts: Observations, uses: CoreUses, form: Form) -> bool:
+def _fit_counts(observations: Observations, uses: CoreUses, form: Form) -> ThroughputModel | NotEnough:
+    """Fit a form of counts alone to speeds that are freed of what cores do.
+
+    What the law of the cores gets wrong is left to the process on the residual, which knows the cores.
+    """
+    at = observations.configurations
+    freed = Observations(at, observations.throughput / uses.pace(at))
+    return too_few(counts_of(at)) or fit_throughput(freed, of_counts(form))
+
+
+def _saturates(given: Observations, uses: CoreUses, form: Form) -> bool:
     """Whether saturating containers explain the last measurements better than cores as given."""
+    counts = Observations(counts_of(given.configurations), given.throughput / uses.pace(given.configurations))
     last = np.arange(len(given))[-_MOST_COMPARED:]
     at = given.configurations.take(last)
     limit = uses.limit(at)
@@ -173,11 +180,6 @@ def _saturates(given: Observations, counts: Observations, uses: CoreUses, form: 
         for seen, most in ((counts, limit / uses.pace(at)), (given, limit))
     ]
     return errors[0] < errors[1]
-
-
-def _counts(at: Configurations) -> Configurations:
-    ones = np.ones(len(at))
-    return Configurations(at.workers, at.ps, ones, ones, at.batch_size)
 
 
 def _fit(at: Configurations, values: FloatArray, which: NDArray[np.bool_]) -> PowerLaw | None:

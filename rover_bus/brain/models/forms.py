@@ -16,7 +16,8 @@ With w workers, p servers, lw and lp cores each, m the batch size (`algorithms.m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -131,6 +132,18 @@ RETROGRADE = Form(
 )
 
 FORMS: tuple[Form, ...] = (ASYNCHRONOUS, SYNCHRONOUS, OPTIMUS_ASYNC, OPTIMUS_SYNC, RETROGRADE)
+
+
+@lru_cache(maxsize=len(FORMS) + 1)
+def of_counts(form: Form) -> Form:
+    """Return a form that knows how many members there are and not their cores: what these do is another law's (`core_use`)."""
+    return replace(form, _columns=lambda at: form._columns(counts_of(at)))
+
+
+def counts_of(at: Configurations) -> Configurations:
+    """Return the same counts with one core each."""
+    ones = np.ones(len(at))
+    return Configurations(at.workers, at.ps, ones, ones, at.batch_size)
 
 
 def forms_of(mode: Mode | None) -> tuple[Form, ...]:

@@ -94,14 +94,22 @@ class ThroughputModel:
 
 def fit_throughput(observations: Observations, form: Form) -> ThroughputModel | NotEnough:
     """Fit one form to samples. Needs three different configurations; says so when there are fewer."""
-    distinct = observations.configurations.distinct()
-    if distinct < LEAST_CONFIGURATIONS:
-        missing = LEAST_CONFIGURATIONS - distinct
-        return NotEnough(f"{distinct} different configurations measured; three are the least", missing)
+    if (few := too_few(observations.configurations)) is not None:
+        return few
     used = _thinned(observations)
     at = used.configurations
     design, seconds = form.design(at), form.seconds(at, used.throughput)
     return ThroughputModel(form, fit_residual(design, at.logs(), seconds), used)
+
+
+def too_few(measured: Configurations) -> NotEnough | None:
+    """Say what is missing where fewer than three different configurations were measured."""
+    distinct = measured.distinct()
+    if distinct >= LEAST_CONFIGURATIONS:
+        return None
+    return NotEnough(
+        f"{distinct} different configurations measured; three are the least", LEAST_CONFIGURATIONS - distinct
+    )
 
 
 def log_distance(measured: Configurations, at: Configurations) -> FloatArray:

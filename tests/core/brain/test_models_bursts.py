@@ -16,10 +16,10 @@ from rover_bus.brain.state import FamilySample
 CORES, SHARE = (3.0, 1.5), (0.4, 0.3)  # of a worker's and of a server's bursts, free
 
 
-def measured(at: Configurations) -> tuple[FloatArray, list[FloatArray], list[FloatArray]]:
-    """A job whose members work in bursts: samples a second, means, peaks."""
+def measured(at: Configurations, bend: float = 1.0) -> tuple[FloatArray, list[FloatArray], list[FloatArray]]:
+    """A job whose members work in bursts: samples a second, means, peaks. `bend`: a burst stretches to this power."""
     given = at.worker_cores, at.ps_cores
-    longer = sum(b * (np.maximum(P / c, 1) - 1) for b, P, c in zip(SHARE, CORES, given, strict=True))
+    longer = sum(b * (np.maximum(P / c, 1) ** bend - 1) for b, P, c in zip(SHARE, CORES, given, strict=True))
     free = at.batch_size / (4.0 / at.workers + 0.2 + 0.05 * at.workers / at.ps)
     means = [b * P / (1 + longer) for b, P in zip(SHARE, CORES, strict=True)]
     return free / (1 + longer), means, [np.minimum(P, c) for P, c in zip(CORES, given, strict=True)]
@@ -100,6 +100,20 @@ def test_three_counts_make_a_model_of_all_cores() -> None:
     assert np.median(error) < 0.5 * np.median(
         np.abs(np.log(without.predict(space).throughput / measured(space)[0]))
     )
+
+
+@pytest.mark.parametrize("bend", [0.7, 1.4])
+def test_what_the_law_of_bursts_gets_wrong_is_learned_from_sizes_of_other_cores(bend: float) -> None:
+    space = grid([1, 2, 4, 8], [1, 2, 4], [0.5, 1.0, 2.0, 4.0])
+    some = np.random.default_rng(7).permutation(len(space))[:24]
+    speed, means, peaks = measured(space, bend)
+    seen = Observations.of(space.take(some), speed[some])
+    uses = measure_core_use(seen, tuple(x[some] for x in means), tuple(x[some] for x in peaks))  # type: ignore[arg-type]
+    fitted = fit_core_bound(seen, uses, SYNCHRONOUS)
+    assert isinstance(fitted, CoreBoundModel)
+    assert fitted.saturates
+    error = np.abs(np.log(fitted.predict(space).throughput / speed))
+    assert np.median(error) < 0.08, "0.17 and 0.30 where the law alone spoke of cores"
 
 
 def sample(workers: int, servers: int, cores: float, peak: tuple[float, float] | None = None) -> FamilySample:
