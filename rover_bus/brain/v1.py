@@ -38,6 +38,7 @@ from rover_bus.events.outbox import FactOut
 
 __all__ = ["Brain", "ClusterHost", "JobPlacement", "Measurement", "MemberRemedy", "TrainingJob"]
 SWITCHED_OFF = "the scheduler does without it"
+COARSE = 3  # of a run's first windows that say nothing: one may be a start in its last second
 MOST_LOOKS = 4  # in one decision: what one makes room for, the next one begins
 
 
@@ -64,6 +65,7 @@ class _Run:
     fresh: list[Member] = field(default_factory=list)  # members whose first sample is still to come
     replaced: set[int] = field(default_factory=set)  # workers whose successors are on their way
     incarnations: dict[int, int] = field(default_factory=dict)  # of workers that were replaced
+    coarse: int = 0  # windows without a whole sample, before the first that has one
 
     def worker(self, index: int) -> Member:
         """A worker as it is now: one that was replaced is another one."""
@@ -140,15 +142,8 @@ class Brain:
         rates = rates or [sample.samples_per_s / workers] * workers if workers else rates
         if self._at_once and not run.settled and sample.samples_per_s > 0:
             self._settle(run, now_s - sample.seconds)
-        if (
-            rates
-            and sample.samples_per_s > 0
-            and not any(round(run.spec.plan.window_s * rate) for rate in rates)
-        ):
-            least = len(rates) / run.spec.plan.window_s
-            raise InputError(
-                f"samples_per_s is {sample.samples_per_s:g}: count smaller units, {least:g} a second at least"
-            )
+        if rates and sample.samples_per_s > 0:
+            _check_units(run, sample, rates)
         fresh, run.fresh = run.fresh, []
         by_worker = {run.worker(index): rate for index, rate in enumerate(rates)}
         batches = _batches(run.spec, sample.seconds, rates)
@@ -373,6 +368,19 @@ def _seated(now: list[str], count: int, moved: set[int], named: list[str], rest:
         else next(coming, rest[index % len(rest)])
         for index in range(count)
     ]
+
+
+def _check_units(run: _Run, sample: Measurement, rates: list[float]) -> None:
+    """Refuse a job of which no window would count a sample. Once one did, less is a job that stands still. Raises InputError."""
+    if any(round(run.spec.plan.window_s * rate) for rate in rates):
+        run.coarse = -1
+    elif run.coarse >= 0:
+        run.coarse += 1
+    if run.coarse >= COARSE:
+        least = len(rates) / run.spec.plan.window_s
+        raise InputError(
+            f"samples_per_s is {sample.samples_per_s:g}: count smaller units, {least:g} a second at least"
+        )
 
 
 def _batches(spec: JobSpec, seconds: float, rates: list[float]) -> int:

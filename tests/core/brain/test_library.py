@@ -131,8 +131,18 @@ def test_the_next_run_of_a_family_begins_where_the_former_one_arrived_also_in_an
 
 def test_samples_that_are_counted_too_coarsely_are_refused() -> None:
     brain = started(ring("one"))
+    for window in (1, 2):
+        brain.observe(Measurement(job="one", seconds=30.0, samples_per_s=0.001), 60.0 * window)
     with pytest.raises(InputError, match="count smaller units"):
-        brain.observe(Measurement(job="one", seconds=30.0, samples_per_s=0.001), 60.0)
+        brain.observe(Measurement(job="one", seconds=30.0, samples_per_s=0.001), 180.0)
+
+
+def test_a_job_that_stands_still_for_a_while_is_no_bad_input() -> None:
+    brain = started(ring("one"))
+    for window in range(1, 9):
+        speed = 0.001 if window % 3 else 500.0  # its first windows are those of its start
+        brain.observe(Measurement(job="one", seconds=30.0, samples_per_s=speed), 60.0 * window)
+        brain.decide(60.0 * window)
 
 
 def test_rings_leave_no_device_of_a_cluster_idle() -> None:
