@@ -35,6 +35,8 @@ LEAST_TTL_S = 1.0  # the server's least time to live
 WRONG_SEQUENCE = frozenset({10071, 10070, 10164})
 # Insufficient resources (account, server, memory, storage), store failed (limits reached, disk full), message limits reached.
 FULL = frozenset({10002, 10023, 10028, 10047, 10077, 10122})
+# A cluster that has no leader now, of all or of this stream, says so and does nothing.
+ELECTING = frozenset({10008, 10009})
 NO_MESSAGE = 10037
 END_OF_BATCH = "204"  # the status that ends the answers to a direct get of many
 NOT_THERE = "503"  # of what no stream answers
@@ -115,6 +117,11 @@ def read_answer(body: bytes) -> ApiAnswer:
         raise BusError(f"the broker answered something that is no JetStream answer: {error}") from error
 
 
+def is_electing(answer: ApiAnswer) -> bool:
+    """Whether an answer says that nothing was done because there is no leader now."""
+    return answer.error is not None and answer.error.err_code in ELECTING
+
+
 def refuse(error: ApiError, what: str) -> NoReturn:
     """Raise what an API error means, by its code (its text is for people only)."""
     said = f"{error.description} (JetStream error {error.err_code})"
@@ -126,6 +133,8 @@ def refuse(error: ApiError, what: str) -> NoReturn:
         raise BusError(
             f"{what}: the stream or bucket does not exist: call ensure first (`rover doctor` says what is missing)"
         )
+    if error.err_code in ELECTING:
+        raise BusError(f"{what}: {said}: its servers choose a leader, repeat it")
     if error.code in (401, 403):
         raise AccessDenied(f"{what}: {said}")
     raise BusError(f"{what}: {said}")

@@ -113,13 +113,16 @@ class NatsWire(ABC):
         subject = f"{self.root}{jetstream.API}.{call}"
         asked = b"" if body is None else jetstream.encode(body)
         again_s = 0.0 if call.startswith(_NOT_TWICE) else AGAIN_S
+
+        async def ask() -> jetstream.ApiAnswer:
+            return jetstream.read_answer((await self.ask(subject, asked, timeout_s, again_s=again_s)).data)
+
         try:
-            msg = await served(lambda: self.ask(subject, asked, timeout_s, again_s=again_s))
+            return await served(ask, not_now=jetstream.is_electing)
         except NoResponders as error:
             raise BusError(
                 f"JetStream does not answer on {self.url}: is it switched on, is its disk full?"
             ) from error
-        return jetstream.read_answer(msg.data)
 
     async def stored(self, stream: str, wanted: dict[str, Any], what: str) -> Stored | None:
         """Return the one stored message that is wanted, as the stream's leader has it; None when there is none."""

@@ -21,18 +21,25 @@ AGAIN_S = 0.8  # until a request is sent again whose answer has not come, and tw
 T = TypeVar("T")
 
 
-async def served(ask: Callable[[], Awaitable[T]], within_s: float = SERVED_S) -> T:
+async def served(
+    ask: Callable[[], Awaitable[T]],
+    within_s: float = SERVED_S,
+    not_now: Callable[[T], bool] = lambda _: False,
+) -> T:
     """Return the answer to a request; what no service had took no effect, so it is sent again.
 
-    Raises NoResponders where no service had it all this time, and what `ask` raises.
+    `not_now`: whether an answer says that nobody can do it at this moment; the last such answer is returned. Raises NoResponders
+    where no service had it all this time, and what `ask` raises.
     """
     loop = asyncio.get_running_loop()
     deadline_s, pause_s = loop.time() + within_s, FIRST_PAUSE_S
     while True:
         try:
-            return await ask()
+            answer = await ask()
+            if not not_now(answer) or loop.time() > deadline_s:
+                return answer
         except NoResponders:
             if loop.time() > deadline_s:
                 raise
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -154,6 +154,10 @@ async def _call(
 ) -> bytes:
     asked = jetstream.encode(body)
     try:
-        return (await served(lambda: bus.ask(f"{jetstream.API}.{call}", asked, timeout_s))).data
+        answer = await served(
+            lambda: bus.ask(f"{jetstream.API}.{call}", asked, timeout_s),
+            not_now=lambda raw: jetstream.is_electing(jetstream.read_answer(raw.data)),
+        )
+        return answer.data
     except NotConnected as error:
         raise NotConnected(f"{what}: {error}") from error
