@@ -28,7 +28,7 @@ async def served(
 ) -> T:
     """Return the answer to a request; what no service had took no effect, so it is sent again.
 
-    `not_now`: whether an answer says that nobody can do it at this moment; the last such answer is returned. Raises NoResponders
+    `not_now`: whether an answer says that it cannot be done at this moment; the last such answer is returned. Raises NoResponders
     where no service had it all this time, and what `ask` raises.
     """
     loop = asyncio.get_running_loop()

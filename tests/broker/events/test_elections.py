@@ -1,6 +1,6 @@
 """While the servers of a cluster choose a leader its API does nothing and says so: it is asked again, and an error says what to do.
 
-An account that is reached under another name stands for the cluster: whoever serves that name gives its answers.
+An account that is reached under another name stands for the cluster: a second connection serves that name.
 """
 
 from __future__ import annotations
