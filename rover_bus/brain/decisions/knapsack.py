@@ -122,7 +122,7 @@ def choose_greedily(offers: Offers) -> Choice:
 def choosing_greedily(offers: Offers) -> Pieces[Choice]:
     """`choose_greedily` in pieces."""
     _refuse_impossible(offers)
-    if len(offers.value) == 1:  # most rounds: a window moved one job's model
+    if len(offers.value) == 1:  # as where a window moved one model
         return _best_of_one(offers)
     prices, bound = yield from _pricing(offers)
     factors = (1.0, 1.06, 0.94) if len(offers.value) <= _MANY_JOBS else (1.0,)
