@@ -47,7 +47,7 @@ def new_seed(kind: Kind, random: bytes) -> str:
     return bytes(nkeys.encode_seed(random, PREFIXES[kind])).decode()
 
 
-@lru_cache(maxsize=4096)  # an account names those of all runs, and they are asked for each time that it is told
+@lru_cache(maxsize=4096)  # an account names those of all runs, each time that it is told
 def public(seed: str) -> str:
     """Return the public key of a seed. Raises InputError for a text that is no seed."""
     return bytes(_key(seed).public_key).decode()

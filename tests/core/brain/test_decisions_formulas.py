@@ -240,6 +240,15 @@ def test_the_greedy_choice_is_near_the_exact_one(seed: int) -> None:
     assert exact.worth <= exact.bound + 1e-6
 
 
+@pytest.mark.parametrize("tight", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_greedy_choice_for_one_job_is_the_exact_one(seed: int, tight: float) -> None:
+    instance = offers(seed, 1, tight)
+    choice = choose_greedily(instance)
+    assert choice.worth == choice.bound == pytest.approx(choose_exactly(instance).worth, abs=1e-6)
+    assert instance.fits(choice.offers)
+
+
 def test_more_capacity_is_never_worth_less() -> None:
     worths = []
     for tight in np.linspace(0, 1, 8):
