@@ -43,3 +43,12 @@ def changed_with(tenants: Iterable[str]) -> list[str]:
     What imports from all tenants comes last: a broker waits in vain for one that it imports from and is not told of.
     """
     return [*(each for tenant in tenants for each in accounts_of(tenant)), CONTROL, OBSERVERS]
+
+
+def importing_from(accounts: Iterable[str], tenants: Iterable[str]) -> list[str]:
+    """Return accounts, and all that import anything from one of them. `tenants`: that there are, beside `default`."""
+    tenants, named = list(tenants), list(accounts)
+    if CONTROL in named:
+        return [CONTROL, MEMBERS, *(each for tenant in tenants for each in accounts_of(tenant)), OBSERVERS]
+    of = [each for tenant in tenants if account_of(tenant) in named for each in accounts_of(tenant)]
+    return list(dict.fromkeys([*named, *of, *((CONTROL, OBSERVERS) if of else ())]))

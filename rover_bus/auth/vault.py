@@ -26,12 +26,11 @@ from rover_bus.auth import accounts, tokens
 from rover_bus.auth.accounts import Signer
 from rover_bus.auth.key_names import (
     CONTROL,
-    MEMBERS,
-    OBSERVERS,
     ROOT,
     SYSTEM,
     account_of,
     accounts_of,
+    importing_from,
     members_of,
     observers_of,
     people_of,
@@ -195,8 +194,7 @@ class Vault:
     @property
     def every_account(self) -> list[str]:
         """All accounts but the system's, each after those that it imports from."""
-        of_tenants = [each for tenant in self.tenants for each in accounts_of(tenant)]
-        return [CONTROL, MEMBERS, *of_tenants, OBSERVERS]
+        return importing_from([CONTROL], self.tenants)
 
     def end_of_accounts(self, keys: Iterable[str]) -> str:
         """Return what has the broker forget accounts, by their public keys."""

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rover_bus.auth.vault import RunOfJob, Vault
-from rover_bus.cli.tenants import tell_accounts
+from rover_bus.cli.telling import tell_accounts
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.errors import BadMessage, BusError
 from rover_bus.events.facts import JobEnded, JobForgotten, JobSubmitted
 from rover_bus.events.logs import get_logger
+from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.reading import read_fact
 from rover_bus.events.streams import FACTS
 
@@ -63,7 +64,7 @@ class Register:
 
 
 async def register_runs(
-    bus: Bus, system: Bus, vault: Vault, told_all: Callable[[], None] = lambda: None
+    bus: Bus, system: NatsBus, vault: Vault, told_all: Callable[[], None] = lambda: None
 ) -> None:
     """Keep the broker told which runs there are, for ever. `system`: a connection to its system account; `told_all`: called once
     the broker knows each account of the vault, with its runs. Raises BusError.
@@ -105,7 +106,7 @@ async def register_runs(
         await following.stop()
 
 
-async def _tell(system: Bus, vault: Vault, accounts: list[str]) -> None:
+async def _tell(system: NatsBus, vault: Vault, accounts: list[str]) -> None:
     """Have the broker take in accounts, however long that takes."""
     while True:
         try:

@@ -16,8 +16,9 @@ import msgspec
 from rover_bus.auth.rotation import KeysOffer, offer_key, offers
 from rover_bus.auth.vault import Vault
 from rover_bus.cli.renewing import taken_position
-from rover_bus.cli.tenants import tell_accounts
+from rover_bus.cli.telling import tell_accounts
 from rover_bus.events.bus import Bus
+from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.positions import FollowerPosition
 from rover_bus.events.streams import POSITIONS, PRESENCE, TENANTS
 
@@ -41,7 +42,7 @@ def _is_offer_of(value: bytes, digest: str) -> bool:
         return False
 
 
-async def replace_keys(owner: Bus, system: Bus, vault: Vault, lost: str = "") -> list[str]:
+async def replace_keys(owner: Bus, system: NatsBus, vault: Vault, lost: str = "") -> list[str]:
     """Have the keys that the vault signs members with be the only ones that count; return hosts that did not take theirs in time.
 
     `lost`: a host that is offered none. Raises BusError.

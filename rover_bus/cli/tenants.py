@@ -9,24 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any
 
 import msgspec
 
 from rover_bus.auth.key_names import changed_with
 from rover_bus.auth.vault import Vault
+from rover_bus.cli.telling import DELETE, tell, tell_accounts
 from rover_bus.events import nats_jetstream as jetstream
-from rover_bus.events.bus import Bus
 from rover_bus.events.errors import BusError
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.nats_storage import NatsStorage
 from rover_bus.events.streams import FACTS, OF_TENANT, PROFILES, STREAMS, TENANTS, StreamSpec
 from rover_bus.events.subjects import of_tenant
 
-UPDATE, DELETE = "$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.CLAIMS.DELETE"
-TOLD_S, AGAIN_S = 5.0, 0.1
+AGAIN_S = 0.1
 KNOWN_S = 10.0  # for an account that the broker was told of to take its first request
 
 
@@ -40,37 +37,7 @@ async def of_registrar(url: str, secret: str) -> AsyncIterator[NatsBus]:
         await bus.close()
 
 
-async def tell_accounts(system: Bus, vault: Vault, accounts: Iterable[str]) -> None:
-    """Tell the broker of accounts of the vault, by their names and in this order, until it knows them as the vault has them.
-
-    A command and the Brain's process may tell of an account at once, each what it read before it signed, and the later word counts:
-    so each reads again after it was heard, and tells what is otherwise by then. Raises BusError.
-    """
-    left = list(accounts)
-    while left:
-        told = dict[str, tuple[str, dict[str, Any]]]()
-        for account in left:
-            if (claims := vault.claims(account)) is not None:
-                told[account] = vault.public_key(account), claims
-                await tell(system, vault.sign(account, claims, int(time.time())))
-        now = {account: vault.claims(account) for account in told}
-        for key in (key for account, (key, _) in told.items() if now[account] is None):
-            await tell(system, vault.end_of_accounts([key]), DELETE)
-        left = [account for account, (_, claims) in told.items() if now[account] not in (None, claims)]
-
-
-async def tell(system: Bus, token: str, subject: str = UPDATE) -> None:
-    """Tell the broker of one account. Raises BusError, saying what the broker said."""
-    answer = await system.request(subject, token.encode(), timeout_s=TOLD_S)
-    try:
-        problem = json.loads(answer.body).get("error", "")
-    except (ValueError, AttributeError):
-        problem = answer.body.decode(errors="replace")
-    if problem:
-        raise BusError(f"the broker does not take in an account: {problem}")
-
-
-async def make_tenants(owner: NatsBus, system: Bus, vault: Vault) -> list[str]:
+async def make_tenants(owner: NatsBus, system: NatsBus, vault: Vault) -> list[str]:
     """Make the tenants that are noted in the vault known to the broker, with their streams; return those that it did not know.
 
     May be repeated. Raises BusError.
@@ -94,7 +61,7 @@ async def make_whole(owner: NatsBus, vault: Vault, tenants: Iterable[str]) -> No
         await _note(owner, vault, tenant)
 
 
-async def remove_tenant(owner: NatsBus, system: Bus, vault: Vault, tenant: str) -> None:
+async def remove_tenant(owner: NatsBus, system: NatsBus, vault: Vault, tenant: str) -> None:
     """Remove all of a tenant: its streams, the copies of its facts, its accounts and their keys. Raises BusError."""
     account = _of(owner, tenant)
     vault.note_tenants(set(vault.tenants) - {tenant})

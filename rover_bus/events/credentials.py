@@ -56,14 +56,14 @@ class Credential:
     @property
     def account(self) -> str:
         """The public key of the account that it is in, "" where it does not say."""
-        said = _claims(self.token).get("nats", {})
+        said = read_claims(self.token).get("nats", {})
         account = said.get("issuer_account", "") if isinstance(said, dict) else ""
         return account if isinstance(account, str) else ""
 
     @property
     def expires_s(self) -> int:
         """When its rights end, in seconds since 1970; 0: it does not say."""
-        end = _claims(self.token).get("exp", 0)
+        end = read_claims(self.token).get("exp", 0)
         return end if isinstance(end, int) else 0
 
     @property
@@ -163,13 +163,13 @@ def _block(name: str, text: str) -> str:
 
 
 def _read_subject(token: str) -> str:
-    subject = _claims(token).get("sub", "")
+    subject = read_claims(token).get("sub", "")
     if not isinstance(subject, str) or not re.fullmatch(r"U[A-Z2-7]{55}", subject):
         raise InputError("the credentials hold no token of a NATS user: take those that the stack made")
     return subject
 
 
-def _claims(token: str) -> dict[str, Any]:
+def read_claims(token: str) -> dict[str, Any]:
     """Return what a token says, unchecked: the broker checks it. Empty for a text that is no token."""
     try:
         claims = token.split(".")[1]

@@ -9,6 +9,7 @@ keeps the broker waiting elsewhere. In a cluster a server hears a moment later w
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -32,7 +33,7 @@ async def served(
     where no service had it all this time, and what `ask` raises.
     """
     loop = asyncio.get_running_loop()
-    deadline_s, pause_s = loop.time() + within_s, FIRST_PAUSE_S
+    deadline_s, pause_s = math.inf, FIRST_PAUSE_S
     while True:
         try:
             answer = await ask()
@@ -41,5 +42,7 @@ async def served(
         except NoResponders:
             if loop.time() > deadline_s:
                 raise
+        # From the first that was refused: one whose answer was lost may have waited for longer than all this.
+        deadline_s = min(deadline_s, loop.time() + within_s)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

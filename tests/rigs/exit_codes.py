@@ -74,7 +74,7 @@ WITH_STACK = (
     Row("plan try ads --workers 65", 3, "65 workers exceed the limit of 64"),
     Row("scale ads --workers 1", 3, "it has 1 worker and 1 server already"),
     Row("scale ads --workers 2", 0, ""),
-    Row("plan try ads --workers 1", 0, ""),
+    Row("plan try ads --workers 3", 0, ""),
     Row("scale ads --workers 65", 3, "65 workers exceed the limit of 64"),
     Row("cancel adz", 2, "did you mean 'ads'?"),
     Row("cancel held", 4, "has not ended within 15 s", "all masters are stopped"),

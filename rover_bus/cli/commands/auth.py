@@ -25,7 +25,6 @@ from rover_bus.events.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from rover_bus.auth.vault import Vault
-    from rover_bus.events.bus import Bus
     from rover_bus.events.nats_bus import NatsBus
 
 T = TypeVar("T")
@@ -60,7 +59,8 @@ def add(tenants: tuple[str, ...], store: str, directory: str) -> None:
     """
     from rover_bus.auth.key_names import changed_with
     from rover_bus.auth.store_limits import StoreLimits
-    from rover_bus.cli.tenants import make_tenants, tell_accounts
+    from rover_bus.cli.telling import tell_accounts
+    from rover_bus.cli.tenants import make_tenants
     from rover_bus.events.subjects import DEFAULT_TENANT, name
 
     for tenant in tenants:
@@ -72,7 +72,7 @@ def add(tenants: tuple[str, ...], store: str, directory: str) -> None:
         if store:
             _limit(home, vault, tenants, parse_bytes(store, "--store"))
 
-        async def make(owner: NatsBus, system: Bus) -> None:
+        async def make(owner: NatsBus, system: NatsBus) -> None:
             await make_tenants(owner, system, vault)
             await tell_accounts(system, vault, changed_with(tenants) if store else ())
 
@@ -206,7 +206,7 @@ def revoke(users: tuple[str, ...], host: str, tenant: str, directory: str) -> No
     from rover_bus.auth.revoking import revoke_user
     from rover_bus.auth.rotation import fresh_keys, take_keys
     from rover_bus.cli.rotating import replace_keys
-    from rover_bus.cli.tenants import tell_accounts
+    from rover_bus.cli.telling import tell_accounts
 
     home = Home.find(directory).of_running()
     with _vault(home) as vault:
@@ -223,7 +223,7 @@ def revoke(users: tuple[str, ...], host: str, tenant: str, directory: str) -> No
         if host:
             take_keys(vault, fresh_keys())
 
-        async def tell_all(owner: NatsBus, system: Bus) -> list[str]:
+        async def tell_all(owner: NatsBus, system: NatsBus) -> list[str]:
             await tell_accounts(system, vault, accounts)
             return await replace_keys(owner, system, vault, host) if host else []
 
@@ -251,7 +251,7 @@ def rotate(directory: str) -> None:
     _say_replaced(late)
 
 
-def _told(home: Home, vault: Vault, work: Callable[[NatsBus, Bus], Awaitable[list[str]]]) -> list[str]:
+def _told(home: Home, vault: Vault, work: Callable[[NatsBus, NatsBus], Awaitable[list[str]]]) -> list[str]:
     """Tell the running stack what the vault says; return the hosts that are late. One that is stopped takes it in at its start."""
     try:
         return _as_owner(home, vault, work)
@@ -380,7 +380,7 @@ def _vault(home: Home) -> Iterator[Vault]:
         os.close(lock)
 
 
-def _as_owner(home: Home, vault: Vault, work: Callable[[NatsBus, Bus], Awaitable[T]]) -> T:
+def _as_owner(home: Home, vault: Vault, work: Callable[[NatsBus, NatsBus], Awaitable[T]]) -> T:
     """Run work as the owner of all accounts, beside a connection to the system account. Raises NoStack, BusError."""
     from rover_bus.cli.tenants import of_registrar
 

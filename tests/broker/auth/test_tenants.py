@@ -16,7 +16,8 @@ from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.vault import RunOfJob
 from rover_bus.cli.staged_cuts import _read_runs
 from rover_bus.cli.submission import request_checkpoint, submit
-from rover_bus.cli.tenants import of_registrar, remove_tenant, tell_accounts
+from rover_bus.cli.telling import tell_accounts
+from rover_bus.cli.tenants import of_registrar, remove_tenant
 from rover_bus.events import credentials, subjects
 from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.codec import decode, encode
