@@ -63,8 +63,9 @@ class Samples:
         self._traffic_at = asyncio.get_running_loop().time()
 
     async def follow(self) -> None:
-        """Measure what this process uses in bursts, for ever."""
-        await follow(self._peaks, read_own_seconds)
+        """Measure what this process uses in bursts, for ever, where samples say so."""
+        if self._measure is not None:
+            await follow(self._peaks, read_own_seconds)
 
     def traffic(self) -> SlotTraffic | None:
         """Return which slots are hot, once in TRAFFIC_S."""

@@ -6,6 +6,7 @@ that restore. There are no files: a manifest cannot be read, or the parts that i
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from rover_bus.ps.simulated_memory import SharedMemory
 from rover_bus.ps.staging import FoundPart, PartMissing
 
 PATH = "storage"
+TAKEN_S = 0.05  # from an order to its answer
 Which = tuple[int, int]  # generation, cut
 ORDERS = (cuts.CheckpointPersistOrdered, cuts.CheckpointManifestOrdered, cuts.CheckpointSearchOrdered)
 
@@ -107,6 +109,7 @@ class StorageDaemon:
         self._bus, self._host, self._memory, self._storage = bus, host, memory, storage
         self._said = 0
         self._waiting: list[HostFact] = []
+        self._asked = asyncio.Event()
         subjects = [job_facts(job, order.kind()) for order in ORDERS]
         self._following = Following(bus, subjects, self._on_fact, lambda: None, f"{host}.storage")
 
@@ -115,10 +118,12 @@ class StorageDaemon:
         await self._following.begin()
         try:
             while True:
+                await self._asked.wait()
+                self._asked.clear()
+                await pause(TAKEN_S)
                 while self._waiting:
                     await self._say(self._waiting[0])
                     self._waiting.pop(0)
-                await pause(0.05)
         finally:
             await self._following.stop()
 
@@ -134,6 +139,8 @@ class StorageDaemon:
             self._waiting.append(cuts.HostManifestWritten(**self._of(fact, ""), path=PATH, size_bytes=1))
         elif isinstance(fact, cuts.CheckpointSearchOrdered):
             self._waiting.append(self._search(fact))
+        if self._waiting:
+            self._asked.set()
 
     def _persist(self, order: cuts.CheckpointPersistOrdered, place: PartPlace) -> HostFact:
         if not self._storage.store(self._memory, place, (order.generation, order.cut)):
