@@ -11,7 +11,7 @@ PARALLEL = -n $(or $(WORKERS),2) --dist worksteal
 
 help:
 	@echo "make demo      watch a job find its size while its workers, its master and its broker are killed"
-	@echo "make test      core, simulation and broker rings, and the ten slowest tests (WORKERS=4)"
+	@echo "make test      core, simulation and broker rings, and the ten slowest tests (WORKERS=5)"
 	@echo "make simulate  10,000 deterministic histories (COUNT=...)"
 	@echo "make chaos     real processes under SIGKILL, SIGSTOP and broker restarts"
 	@echo "make upgrade   a job trains through kills while each part alone is of another release than all others (the operator: as make kube)"
@@ -56,9 +56,9 @@ page: .venv/dev.stamp
 
 # -- to check ----------------------------------------------------------------------------------------------------------
 
-# Tests with a broker wait more than they compute: two processes of four begin with them, while the others use the cores (tests/conftest.py).
+# Tests with a broker wait more than they compute: three processes of five begin with them, while the others use the cores (tests/conftest.py).
 test: .venv/dev.stamp
-	$(BIN)/pytest -n $(or $(WORKERS),4) --dist worksteal --durations=10 tests/broker tests/core tests/simulation $(ARGS)
+	$(BIN)/pytest -n $(or $(WORKERS),5) --dist worksteal --durations=10 tests/broker tests/core tests/simulation $(ARGS)
 
 core: .venv/dev.stamp
 	$(BIN)/pytest $(PARALLEL) tests/core $(ARGS)

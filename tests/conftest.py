@@ -68,7 +68,8 @@ def _begin_elsewhere(items: list[pytest.Item]) -> None:
 
 
 def _deal(items: list[pytest.Item]) -> None:
-    """Have half of the processes of a run begin with the tests that wait for a broker, while the others use the cores.
+    """Have half of the processes of a run, and one of an odd number, begin with the tests that wait for a broker, while the others
+    use the cores.
 
     pytest-xdist gives each of its processes an equal run of the tests, in their order, and one that is done takes the last ones of
     another: so what is long comes first (whole stacks, whole histories), and what is short fills each run up, for an end at which
@@ -87,7 +88,7 @@ def _deal(items: list[pytest.Item]) -> None:
     if processes < 2 or not waiting or not (computing or others):
         return
     _take_turns()
-    size, shares = -(-len(items) // processes), processes // 2
+    size, shares = -(-len(items) // processes), (processes + 1) // 2
     begins = [waiting[share::shares] for share in range(shares)]
     for share in range(processes - shares):
         mine = folders[share :: processes - shares]

@@ -55,7 +55,7 @@ def test_a_vault_signs_with_what_it_took_in(vault: Vault) -> None:
     def signer() -> tuple[str, str]:
         made = credentials.read(vault.member_credentials("worker", "demo", "u1", "worker-0.1", "one"))
         assert made is not None
-        return str(credentials._claims(made.token)["iss"]), made.sockets
+        return str(credentials.read_claims(made.token)["iss"]), made.sockets
 
     former, cluster = signer(), vault.cluster_secret
     assert signer() == former
