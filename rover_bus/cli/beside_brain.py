@@ -14,11 +14,11 @@ from typing import Any
 
 from rover_bus.auth.revoking import take_revoked
 from rover_bus.auth.vault import Vault
+from rover_bus.cli.account_claims import tell_accounts
 from rover_bus.cli.admitting import admit_hosts
 from rover_bus.cli.registrar import register_runs
 from rover_bus.cli.replicas import raise_replicas
 from rover_bus.cli.rotating import offer_keys
-from rover_bus.cli.telling import tell_accounts
 from rover_bus.cli.tenants import make_whole, of_registrar
 from rover_bus.events.errors import RoverError
 from rover_bus.events.logs import get_logger

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rover_bus.auth.vault import RunOfJob, Vault
-from rover_bus.cli.telling import tell_accounts
+from rover_bus.cli.account_claims import tell_accounts
 from rover_bus.events import subjects
 from rover_bus.events.bus import Bus, Stored
 from rover_bus.events.errors import BadMessage, BusError

@@ -15,8 +15,8 @@ import msgspec
 
 from rover_bus.auth.rotation import KeysOffer, offer_key, offers
 from rover_bus.auth.vault import Vault
+from rover_bus.cli.account_claims import tell_accounts
 from rover_bus.cli.renewing import taken_position
-from rover_bus.cli.telling import tell_accounts
 from rover_bus.events.bus import Bus
 from rover_bus.events.nats_bus import NatsBus
 from rover_bus.events.positions import FollowerPosition

@@ -15,7 +15,7 @@ import msgspec
 
 from rover_bus.auth.key_names import changed_with
 from rover_bus.auth.vault import Vault
-from rover_bus.cli.telling import DELETE, tell, tell_accounts
+from rover_bus.cli.account_claims import DELETE, tell, tell_accounts
 from rover_bus.events import nats_jetstream as jetstream
 from rover_bus.events.errors import BusError
 from rover_bus.events.nats_bus import NatsBus

@@ -59,7 +59,7 @@ def add(tenants: tuple[str, ...], store: str, directory: str) -> None:
     """
     from rover_bus.auth.key_names import changed_with
     from rover_bus.auth.store_limits import StoreLimits
-    from rover_bus.cli.telling import tell_accounts
+    from rover_bus.cli.account_claims import tell_accounts
     from rover_bus.cli.tenants import make_tenants
     from rover_bus.events.subjects import DEFAULT_TENANT, name
 
@@ -205,8 +205,8 @@ def revoke(users: tuple[str, ...], host: str, tenant: str, directory: str) -> No
     """
     from rover_bus.auth.revoking import revoke_user
     from rover_bus.auth.rotation import fresh_keys, take_keys
+    from rover_bus.cli.account_claims import tell_accounts
     from rover_bus.cli.rotating import replace_keys
-    from rover_bus.cli.telling import tell_accounts
 
     home = Home.find(directory).of_running()
     with _vault(home) as vault:

@@ -11,7 +11,7 @@ from patience import until
 from tenants_stage import stage
 
 from rover_bus.auth.vault import RunOfJob
-from rover_bus.cli.telling import tell_accounts
+from rover_bus.cli.account_claims import tell_accounts
 from rover_bus.events import subjects
 from rover_bus.events.bus import MESSAGE_ID, Stored
 from rover_bus.events.streams import FACTS, LOG, SETTINGS

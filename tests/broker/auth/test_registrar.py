@@ -15,7 +15,7 @@ from told import told
 from rover_bus.auth.key_folder import take_keys, whole_keys
 from rover_bus.auth.vault import RunOfJob, Vault
 from rover_bus.cli import registrar
-from rover_bus.cli.telling import tell_accounts
+from rover_bus.cli.account_claims import tell_accounts
 from rover_bus.cli.tenants import make_whole
 from rover_bus.events import subjects
 from rover_bus.events.broker import EmbeddedBroker

@@ -13,8 +13,8 @@ from rover_bus.auth.key_folder import part_of, read_keys, take_keys
 from rover_bus.auth.revoking import revoke_key, revoke_people, revoke_user
 from rover_bus.auth.secret_files import write_secret
 from rover_bus.auth.vault import RunOfJob, Vault
+from rover_bus.cli.account_claims import tell_accounts
 from rover_bus.cli.beside_brain import revoke_as_told
-from rover_bus.cli.telling import tell_accounts
 from rover_bus.cli.tenants import make_tenants, of_registrar
 from rover_bus.events import credentials, refusals
 from rover_bus.events.broker import EmbeddedBroker

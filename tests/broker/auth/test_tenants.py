@@ -14,9 +14,9 @@ from rover_bus.auth.key_names import changed_with
 from rover_bus.auth.rights import RoleName
 from rover_bus.auth.store_limits import StoreLimits
 from rover_bus.auth.vault import RunOfJob
+from rover_bus.cli.account_claims import tell_accounts
 from rover_bus.cli.staged_cuts import _read_runs
 from rover_bus.cli.submission import request_checkpoint, submit
-from rover_bus.cli.telling import tell_accounts
 from rover_bus.cli.tenants import of_registrar, remove_tenant
 from rover_bus.events import credentials, subjects
 from rover_bus.events.bus import MESSAGE_ID, Stored

@@ -15,8 +15,8 @@ from tenants_stage import Stage, stage
 from rover_bus.auth.key_names import CONTROL, OBSERVERS, accounts_of
 from rover_bus.auth.revoking import revoke_user
 from rover_bus.auth.vault import RunOfJob
-from rover_bus.cli import telling
-from rover_bus.cli.telling import UPDATE, look_at, tell, tell_accounts
+from rover_bus.cli import account_claims
+from rover_bus.cli.account_claims import UPDATE, look_at, tell, tell_accounts
 from rover_bus.cli.tenants import remove_tenant
 from rover_bus.events import credentials
 from rover_bus.events.bus import NO_HEADERS, Headers, Message
@@ -141,7 +141,7 @@ def test_an_account_whose_imports_stay_out_is_an_error(
     async def run() -> None:
         async with stage(tmp_path, ("ads",)) as on:
             await _take_exports(on, "ads")
-            monkeypatch.setattr(telling, "TIMES", 2)
+            monkeypatch.setattr(account_claims, "TIMES", 2)
             with pytest.raises(BusError, match="does not take in account-control: its log says"):
                 await tell_accounts(on.system, on.vault, [CONTROL])
 
