@@ -46,7 +46,11 @@ def changed_with(tenants: Iterable[str]) -> list[str]:
 
 
 def importing_from(accounts: Iterable[str], tenants: Iterable[str]) -> list[str]:
-    """Return accounts, and all that import anything from one of them. `tenants`: that there are, beside `default`."""
+    """Return accounts, and all that import anything from one of them. `tenants`: that there are, beside `default`.
+
+    Each after those that it imports from; of the two that import from one another, the control account comes before a tenant's
+    where it is named, and after it where it is not.
+    """
     tenants, named = list(tenants), list(accounts)
     if CONTROL in named:
         return [CONTROL, MEMBERS, *(each for tenant in tenants for each in accounts_of(tenant)), OBSERVERS]

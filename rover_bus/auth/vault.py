@@ -193,7 +193,7 @@ class Vault:
 
     @property
     def every_account(self) -> list[str]:
-        """All accounts but the system's, each after those that it imports from."""
+        """All accounts but the system's, the control account first, each other one after those that it imports from."""
         return importing_from([CONTROL], self.tenants)
 
     def end_of_accounts(self, keys: Iterable[str]) -> str:
