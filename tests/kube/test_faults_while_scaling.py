@@ -142,7 +142,9 @@ def test_a_plan_of_a_person_that_no_node_has_room_for(
 def test_a_plan_of_the_brain_that_no_node_has_room_for(
     installed: Cluster, namespace: str, job: SmallJob
 ) -> None:
-    own = replace(job, start=1, most=2, most_servers=1, moves='start_patience = "6s"', top=PROBING)
+    """It trains for longer than a test waits: the Brain has no models of a job whose only batch left waits for its gate."""
+    moves = 'start_patience = "6s"'
+    own = replace(job, epochs=8, pace_s=0.3, start=1, most=2, most_servers=1, moves=moves, top=PROBING)
     begin_alone(installed, namespace, own)
     is_rolled_back(installed, namespace, own)
     own.complete()
