@@ -195,7 +195,7 @@ def plan_front(
 
 def _evenly(length: int, most: int) -> IntArray:
     """At most so many indices of a length, evenly taken, the first and the last among them."""
-    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.int64))
+    return np.linspace(0, length - 1, min(length, most)).round().astype(np.int64)
 
 
 def _rows(plans: _Space, rows: IntArray, job: JobView) -> PlanFront:
@@ -344,7 +344,7 @@ def _thinned(space: PlanSpace, held: Allocation) -> PlanSpace:
 
 def _promising(cost: FloatArray, speed: FloatArray) -> IntArray:
     """Return the plans that may be on the front: the front of the sketch, and in each price range what comes nearest to it."""
-    order = np.argsort(cost, kind="stable")
+    order = _by_rising(cost)
     fastest = np.maximum.accumulate(speed[order])
     behind = 1 - speed[order] / np.maximum(fastest, 1e-12)
     front = np.flatnonzero(np.diff(fastest, prepend=0.0) > 0)
@@ -357,6 +357,19 @@ def _promising(cost: FloatArray, speed: FloatArray) -> IntArray:
     nearest = np.argpartition(padded.reshape(PRICE_RANGES, width), each - 1, axis=1)[:, :each]
     near = (nearest + width * np.arange(PRICE_RANGES)[:, None]).ravel()
     return np.unique(order[np.concatenate([thinned, near[near < len(order)]])])
+
+
+def _by_rising(cost: FloatArray) -> IntArray:
+    """Indices of costs (n,), none below 0, by rising cost, of equal ones (to nine figures) the first first.
+
+    Bits of floats that are not negative rise as they do, so that cost and index fit in one integer, and thousands of integers are
+    sorted in a tenth of the time.
+    """
+    index = (1 << len(cost).bit_length()) - 1
+    keys = (np.ascontiguousarray(cost) + 0.0).view(np.int64) & ~index
+    keys |= np.arange(len(cost))
+    keys.sort()
+    return np.asarray(keys & index)
 
 
 def _enumerates(space: PlanSpace, rules: ScalingRules) -> bool:

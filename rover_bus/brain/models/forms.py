@@ -40,7 +40,7 @@ class Form:
     def design(self, at: Configurations) -> FloatArray:
         """Return the design matrix, shape (n, terms): seconds an iteration = design @ coefficients."""
         columns = self._columns(at)
-        design = np.empty((len(at), len(columns)))
+        design = np.empty((len(columns), len(at))).T
         for index, column in enumerate(columns):
             design[:, index] = column
         return design

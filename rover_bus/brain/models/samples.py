@@ -87,7 +87,7 @@ class Configurations:
 
     @cached_property
     def _logs(self) -> FloatArray:
-        logs = np.empty((len(self), 5))
+        logs = np.empty((5, len(self))).T  # columns as they are read: each by itself
         for index, column in enumerate(self.columns()):
             logs[:, index] = np.log(np.maximum(column, 1.0) if index == 1 else column)
         return logs

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rover_bus.brain.models.forms import ASYNCHRONOUS, FORMS, OPTIMUS_ASYNC, OPTIMUS_SYNC, SYNCHRONOUS, Form
 from rover_bus.brain.models.ingest import fit_bounded
 from rover_bus.brain.models.probing import next_probe
+from rover_bus.brain.models.residual import fit_residual, matern
 from rover_bus.brain.models.samples import Configurations, NotEnough, Observations
 from rover_bus.brain.models.selection import fit_best, select_form
 from rover_bus.brain.models.statistics import Line, Statistics, fit_line
@@ -298,3 +299,32 @@ def test_throughput_that_falls_beyond_its_peak_is_described_by_the_form_that_can
         predicted = model.predict(unseen.configurations).throughput
         errors.append(np.median(np.abs(predicted / unseen.throughput - 1)))
     assert np.median(errors) <= 0.035, errors
+
+
+def test_a_mixture_says_what_its_settings_say_one_by_one() -> None:
+    """Against the textbook's formulas: a Gaussian process a setting, and coefficients that are uncertain in log."""
+    rng = np.random.default_rng(5)
+    design, points = rng.lognormal(0, 1, (9, 4)), rng.normal(0, 1, (9, 3))
+    seconds = design @ rng.lognormal(0, 1, 4) * rng.lognormal(0, 0.1, 9)
+    found = fit_residual(design, points, seconds)
+    assert len(np.unique(found.settings[:, 1])) > 1
+    asked, at = rng.lognormal(0, 1, (300, 4)), rng.normal(0, 1.5, (300, 3))
+    means, variances = [], []
+    for h, (amplitude, length, noise) in enumerate(found.settings):
+        c = found.shares[h] / found.scale
+        near = amplitude**2 * matern(points / length, at / length)
+        covariance = amplitude**2 * matern(points / length, points / length) + noise**2 * np.eye(9)
+        pull = np.linalg.solve(covariance, near)
+        slopes, terms = design * c / (design @ c)[:, None], asked * c / (asked @ c)[:, None]
+        precision = slopes.T @ np.linalg.solve(covariance, slopes) + np.eye(4) / 4
+        uncertain = terms - pull.T @ slopes
+        means.append(np.log(asked @ c) + (np.log(seconds) - np.log(design @ c)) @ pull)
+        variances.append(
+            amplitude**2
+            - (near * pull).sum(axis=0)
+            + noise**2
+            + (uncertain * np.linalg.solve(precision, uncertain.T).T).sum(axis=1)
+        )
+    mean = found.weights @ np.array(means)
+    variance = found.weights @ (np.array(variances) + (np.array(means) - mean) ** 2)
+    np.testing.assert_allclose(found.log_seconds(asked, at), (mean, variance), rtol=1e-6, atol=1e-9)
