@@ -11,6 +11,8 @@ from __future__ import annotations
 import heapq
 import math
 import zlib
+from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from bench.simulation.generator import Workload
 from bench.simulation.jobs import Job
 from bench.simulation.metrics import Result
 from bench.simulation.nodes import Machines
-from bench.simulation.port import ClusterView, JobView, Policy, Wanted
+from bench.simulation.port import ClusterView, JobView, Policy, Remedy, Wanted
 from bench.simulation.runtime import Runtime
 from bench.simulation.telemetry import Telemetry
 from bench.simulation.weather import WINDOW_S, Weather
@@ -112,7 +114,7 @@ class Cluster:
                 job.result.started_s = self.now
         if job.joins and job.joins[0][0] <= self.now:
             _, live = job.joins.pop(0)
-            if job.leaving is not None:
+            if job.leaving:
                 self.runtime.replaced(job)
             self.runtime.go_live(job, live)
         self._refresh(job)
@@ -143,14 +145,25 @@ class Cluster:
                 job.probing = wanted.job in probing
                 self._refresh(job)
 
+    def _remedy(self, remedies: Sequence[Remedy]) -> None:
+        replaced = defaultdict[str, dict[int, int]](dict)
+        for remedy in remedies:
+            target = self.here.get(remedy.job)
+            if target is None or target.live is None:
+                continue
+            if remedy.kind == "replace_worker":
+                replaced[remedy.job][remedy.member] = remedy.host
+            else:
+                self.runtime.remedy(target, remedy.kind, remedy.member)
+                self._refresh(target)
+        for name, hosts in replaced.items():
+            self.runtime.replace(self.here[name], hosts)
+            self._refresh(self.here[name])
+
     # -- what happens to jobs ------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        for remedy in self.policy.observe(self.telemetry.deliver()):
-            target = self.here.get(remedy.job)
-            if target is not None and target.live is not None:
-                self.runtime.remedy(target, remedy.kind, remedy.member)
-                self._refresh(target)
+        self._remedy(self.policy.observe(self.telemetry.deliver()))
         for job in list(self.here.values()):
             if job.state == "waiting":
                 continue

@@ -60,7 +60,7 @@ class Job:
     )  # a slow spell's share of that, until `slow_until`
     slow_until: FloatArray = field(default_factory=lambda: np.zeros(0))
     less_work: set[int] = field(default_factory=set)
-    leaving: int | None = None  # a slow worker whose replacement is on its way
+    leaving: list[int] = field(default_factory=list)  # workers whose successors are on their way
     hot: float = 1.0
     hot_until: float = 0.0
     hot_server: int = 0

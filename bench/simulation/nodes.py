@@ -115,6 +115,15 @@ class Machines:
         """Make a placed job hold more where it is. False: no room, nothing changed."""
         return self._change_in_place(job, size)
 
+    def add_worker(self, job: str, host: int) -> bool:
+        """Make a placed job hold one worker more: on a host, or where there is room if it has none (-1: on any). False: no room."""
+        size = self.sizes[job]
+        if host < 0 or self.cores[host] < size.worker_cores - _EPSILON or self.gib[host] < size.worker_gib:
+            return self.grow(job, size._replace(workers=size.workers + 1))
+        self.sizes[job] = size._replace(workers=size.workers + 1)
+        self._take(job, host, 1, 0)
+        return True
+
     def leave(self, job: str, node: int) -> None:
         """One worker of a job leaves a node."""
         size, (workers, servers) = self.sizes[job], self.where[job][node]

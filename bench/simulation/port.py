@@ -301,6 +301,7 @@ class Remedy(NamedTuple):
     kind: Literal["replace_worker", "smaller_leases", "move_slots"]
     job: str
     member: int
+    host: int = -1  # of the worker's successor, by number; -1: any with room
 
 
 class Wanted(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -68,9 +68,9 @@ class QuickRuntime(Runtime):
         super()._bring_in(job, size, moved)
         self.warm = 0
 
-    def _replace(self, job: Job, member: int) -> None:
-        self.warm = self._take(job, 1)
-        super()._replace(job, member)
+    def replace(self, job: Job, hosts: Mapping[int, int]) -> None:
+        self.warm = self._take(job, len(hosts))
+        super().replace(job, hosts)
         self.warm = 0
 
     def lose(self, job: Job, workers: int, servers: int, wanted: Size | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -95,7 +95,7 @@ class Runtime:
 
     def restart(self, job: Job, size: Size, lose: bool = False) -> None:
         """Save, stop, start, load: what everybody without elastic mechanisms pays. Slow pods add to it."""
-        if job.leaving is not None:
+        if job.leaving:
             self._give_up(job)
             size = self.machines.sizes[job.case.name]
         if lose:
@@ -197,7 +197,7 @@ class Runtime:
     def lose(self, job: Job, workers: int, servers: int, wanted: Size | None) -> None:
         """Members of a job are gone at once; `wanted`: the size that shall be, None for as it was."""
         job.result.failures += 1
-        if job.leaving is not None:
+        if job.leaving:
             self._give_up(job)
         held = self.machines.sizes[job.case.name]
         if self.checkpoint_s is not None:
@@ -251,38 +251,43 @@ class Runtime:
             self._move_slots(job)
         elif kind == "smaller_leases" and member < len(job.slow):
             job.less_work.add(member)
-        elif kind == "replace_worker" and member < len(job.slow) and not job.joins:
-            self._replace(job, member)
 
-    def _replace(self, job: Job, member: int) -> None:
-        """Start a worker in another's place. Where there is room the slow one works on until the new one is there."""
+    def replace(self, job: Job, hosts: Mapping[int, int]) -> None:
+        """Start workers in others' places, each on a host of its own (`hosts`, by worker; -1: any); one plan has them all.
+
+        Where there is room a worker stays until all successors are there.
+        """
+        self.touch(job)
         live, held = job.live, self.machines.sizes[job.case.name]
-        if live is None or live[:4] != held[:4]:
+        hosts = {member: host for member, host in hosts.items() if member < len(job.slow)}
+        if job.joins or not hosts or live is None or live[:4] != held[:4]:
             return
-        ready = self.now + float(self.weather.start_s(job.rng, 1)[0])
+        ready = self.now + float(self.weather.start_s(job.rng, len(hosts)).max())
         job.less_work.clear()
         job.joins, job.changed_at = [(ready, live)], self.now
-        if self.machines.grow(job.case.name, held._replace(workers=held.workers + 1)):
-            job.leaving = member
-            return
-        job.discharge(member)
-        if live.workers == 1:
+        beside = {m: self.machines.add_worker(job.case.name, host) for m, host in hosts.items()}
+        gone = [member for member, both in beside.items() if not both]
+        job.leaving = [m - sum(each < m for each in gone) for m, both in beside.items() if both]
+        for member in sorted(gone, reverse=True):
+            job.discharge(member)
+        if len(gone) == live.workers:
             self._stand_still(job)
-        else:
-            job.live = live._replace(workers=live.workers - 1)
+        elif gone:
+            job.live = live._replace(workers=live.workers - len(gone))
 
     def replaced(self, job: Job) -> None:
-        """The new worker is there: the slow one goes, and so does what both held together."""
-        if job.leaving is not None:
-            self._leave(job, job.on[job.leaving])
-            job.discharge(job.leaving)
-        job.leaving = None
+        """Successors are there: those that they are for go, and so does what both held together."""
+        for member in sorted(job.leaving, reverse=True):
+            self._leave(job, job.on[member])
+            job.discharge(member)
+        job.leaving = []
 
     def _give_up(self, job: Job) -> None:
-        """The replacement of a slow worker that is on its way shall not come."""
-        here, where = Counter(job.on), self.machines.where[job.case.name]
-        self._leave(job, next(node for node, held in where.items() if held[0] > here[node]))
-        job.leaving = None
+        """The successors that are on their way shall not come."""
+        for _ in job.leaving:
+            here, where = Counter(job.on), self.machines.where[job.case.name]
+            self._leave(job, next(node for node, held in where.items() if held[0] > here[node]))
+        job.leaving = []
 
     def _leave(self, job: Job, node: int) -> None:
         """Take one worker off a node; off any, where the job has moved away from it meanwhile."""

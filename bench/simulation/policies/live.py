@@ -27,6 +27,7 @@ from rover_bus.brain.decisions.plans import GIB
 from rover_bus.brain.v1 import Brain, ClusterHost, JobPlacement, Measurement
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec
 
+_SLACK = 1.001  # of a limit, as it is rounded
 ALL_STAGES = frozenset({1, 2, 3})
 SIZING = ("sizes", "memory limits")
 LOOKING_AFTER = (
@@ -55,6 +56,7 @@ class LiveBrain:
         self.menu = setting.menu
         self.brain = self.make_brain()
         self.cases: dict[str, Case] = {}
+        self.asked: dict[str, JobPlacement] = {}  # of the engine, at the last look
         self.settled: dict[str, tuple[JobPlacement, float]] = {}  # what was last carried out, and when
         self.now = 0.0
         self.shown: Sequence[tuple[float, float]] = ()
@@ -88,6 +90,7 @@ class LiveBrain:
             for name, placed in self.brain.placements.items()
             if name in held and placed.reason  # else it waits for its first plan
         ]
+        self.asked = self.brain.placements
         changes = [wanted for wanted in wishes if wanted.size != held[wanted.job]]
         return sorted(changes, key=lambda wanted: _turn(wanted, held[wanted.job]))
 
@@ -108,7 +111,15 @@ class LiveBrain:
             if window.job in self.cases and not self._is_stale(window):
                 self.brain.observe(self.measured(window, self.cases[window.job]), self.now)
         self.brain.decide(self.now)
-        return [Remedy(each.kind, each.job, each.index) for each in self.brain.take_remedies()]
+        return [
+            Remedy(each.kind, each.job, each.index, self._host_for(each.job, each.index))
+            for each in self.brain.take_remedies()
+        ]
+
+    def _host_for(self, job: str, worker: int) -> int:
+        """The host that a plan named for a worker; -1 where the job was made smaller since."""
+        hosts = self.brain.placements[job].worker_hosts
+        return _number_of(hosts[worker]) if worker < len(hosts) else -1
 
     def lost(self, job: JobView, workers: int, servers: int) -> Size | None:
         """The platform starts lost members again: as it was."""
@@ -144,7 +155,10 @@ class LiveBrain:
         if held is None or not placed.reason:
             return
         workers, servers = list(map(host_of, job.worker_hosts)), list(map(host_of, job.server_hosts))
-        carried_out = held[:4] == _size(job.case, placed)[:4]
+        decided = _size(job.case, placed)
+        carried_out = held[:4] == decided[:4]
+        if self.asked.get(name) is placed and held.server_gib > _SLACK * decided.server_gib:
+            self.brain.killed(name, self.now)  # the engine gave it more after a kill
         self.brain.placed(name, workers, servers, self.now)
         if carried_out and job.state == "running" and not job.changing:
             if placed != self.settled.get(name, ({}, 0.0))[0]:

@@ -212,29 +212,52 @@ def test_a_lone_worker_is_replaced_too(nodes: int) -> None:
     if nodes == 1:
         runtime.machines.cores[:] = 0.0
     pace = found.own[0]
-    runtime.remedy(found, "replace_worker", 0)
+    runtime.replace(found, {0: -1})
     assert (found.state == "stopped") == (nodes == 1), (
         "without room for both it stands still until the other is there"
     )
-    assert found.leaving == (0 if nodes == 2 else None)
+    assert found.leaving == ([0] if nodes == 2 else [])
     if nodes == 1:
         assert found.until > runtime.now
         assert found.own[0] != pace
 
 
+def test_the_workers_of_one_plan_are_replaced_together_where_it_says() -> None:
+    runtime, found = running(nodes=3)
+    name, before = found.case.name, dict(runtime.machines.where[found.case.name])
+    elsewhere = next(node for node in range(3) if node not in found.on)
+    runtime.replace(found, {0: elsewhere, 1: elsewhere})
+    assert runtime.machines.where[name].get(elsewhere, (0, 0))[0] == 2 + before.get(elsewhere, (0, 0))[0]
+    assert runtime.machines.sizes[name].workers == 4
+    assert len(found.joins) == 1
+    (_, live) = found.joins.pop()
+    runtime.replaced(found)
+    runtime.go_live(found, live)
+    assert found.on == [elsewhere, elsewhere]
+    assert runtime.machines.sizes[name].workers == 2
+
+
+def test_workers_without_room_beside_them_go_before_their_successors_come() -> None:
+    runtime, found = running(nodes=3)
+    runtime.machines.cores[:] = 0.0
+    runtime.replace(found, {0: 2})
+    assert (found.state, found.live.workers if found.live else 0, found.leaving) == ("running", 1, [])
+    assert runtime.machines.sizes[found.case.name].workers == 2
+
+
 def test_a_replacement_that_is_given_up_leaves_the_job_as_large_as_it_was() -> None:
     runtime, found = running(nodes=3)
     before = runtime.machines.sizes[found.case.name].workers
-    runtime.remedy(found, "replace_worker", 1)
+    runtime.replace(found, {1: -1})
     assert runtime.machines.sizes[found.case.name].workers == before + 1
     runtime.lose(found, 1, 0, None)
     assert runtime.machines.sizes[found.case.name].workers == before
-    assert found.leaving is None
+    assert not found.leaving
 
 
 def test_a_slow_worker_leaves_when_its_replacement_is_there_wherever_its_job_is_by_then() -> None:
     runtime, found = running(nodes=3)
-    runtime.remedy(found, "replace_worker", 1)
+    runtime.replace(found, {1: -1})
     found.on = [99, 99]  # its job was moved meanwhile
     runtime.replaced(found)
     assert runtime.machines.sizes[found.case.name].workers == 2
