@@ -170,7 +170,7 @@ ALERTS: tuple[Alert, ...] = (
         "30m",
         {"job": "ads", "role": "worker"},
         "`rover events JOB -k member.lost` has the reasons; `out_of_memory` and `preempted` are not the program's fault.",
-        "No sample is lost by it. Memory: the Brain raises limits up to the job file's. Preemptions: another pool of machines.",
+        "No sample is lost by it. Memory: the Brain doubles a limit that kills; `rover explain` says where no host has the room. Preemptions: another pool of machines.",
     ),
     Alert(
         "RoverProgramFails",

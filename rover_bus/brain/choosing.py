@@ -98,6 +98,8 @@ def consider(
     job, cores = state.jobs[name], cores_left_for(name, state, quotas)
     if (left := frozen(job, state)) is not None:
         return left
+    if job.held is not None and is_waited_for(name, state):
+        cores = min(cores, job.cores_of(job.held))  # what it made room with is not free
     answer = before_choice(job, cores, standing, partial(_has_room, job, state))
     if answer is not None:
         return answer
@@ -110,6 +112,11 @@ def consider(
     if young and (probe := _probe_beyond_trials(job, contender, cores, standing, state)) is not None:
         return probe
     return OpenSize(contender, model, young)
+
+
+def is_waited_for(name: str, state: BrainState) -> bool:
+    """Whether a job that has nothing yet waits for the room that this one makes."""
+    return any(name in state.jobs[waiting].waits_for for waiting in totals_of(state).waiting)
 
 
 def _probe_beyond_trials(

@@ -39,7 +39,7 @@ from rover_bus.brain.log import (
 from rover_bus.brain.losses import give_up_places, lost_workers
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
 from rover_bus.brain.replacing import replace_slowest, replace_stragglers
-from rover_bus.brain.settling import settle
+from rover_bus.brain.settling import settle, withhold
 from rover_bus.brain.silence import fit_into_what_is_left, note_unheard
 from rover_bus.brain.stalled import begin_with_less, note_stalled, say_not_withdrawn
 from rover_bus.brain.standing_models import StandingModels
@@ -48,7 +48,7 @@ from rover_bus.brain.totals import keep_totals
 from rover_bus.brain.turns import Rounds
 from rover_bus.brain.unsettled import take_back_unsettled
 from rover_bus.brain.watch import JobSamples
-from rover_bus.brain.wishes import Wish
+from rover_bus.brain.wishes import CapacityLeft, Wish
 from rover_bus.events.deciding import Decision
 from rover_bus.events.facts import (
     Fact,
@@ -58,6 +58,7 @@ from rover_bus.events.facts import (
     JobReported,
     JobResumed,
     JobSubmitted,
+    MemberLost,
     MembersDesired,
     MembersDisplaced,
     PlanApplied,
@@ -76,6 +77,7 @@ from rover_bus.events.host_facts import (
     HostRegistered,
     QuotaSet,
 )
+from rover_bus.events.identity import Member
 from rover_bus.events.inputs import (
     BusLost,
     BusRegained,
@@ -303,6 +305,8 @@ class BrainDecider:
                     masters=fact.masters,
                     cause=cause,
                 )
+            case MemberLost(member=member, reason="out_of_memory"):
+                self.watch.kill(fact.job, member)
             case PlanSettled():
                 self.watch.restart(fact.job, now)
                 yield FactObserved(fact=fact, took_s=self.watch.settle(fact, now), cause=cause)
@@ -329,6 +333,8 @@ class BrainDecider:
         yield from self._guard("stalled", begin_with_less(self.state, self._rounds.wall_s))
         for name, lost in self.watch.take_lost().items():
             yield from self._guard("loss", self._answer_loss(name, lost), name)
+        for name, member in self.watch.take_killed().items():
+            yield from self._guard("memory", self._answer_kill(name, member), name)
         left = len(self._due_now) if self._looking else 0
         yield from self._guard("backlog", self._backlog.look(self.state, left, now))
         self.watch.stretch = self.state.stretch
@@ -408,6 +414,14 @@ class BrainDecider:
         wish = give_up_places(known, lost, self.models)
         if wish is not None:
             yield from settle(name, known, self.state, self.models, wish)
+
+    def _answer_kill(self, name: str, member: Member) -> Steps:
+        known = self.state.jobs[name]
+        answer = memory_relief.after_a_kill(known, member, self.state)
+        if isinstance(answer, CapacityLeft):
+            yield from withhold(name, known, answer)
+        elif answer is not None:
+            yield from settle(name, known, self.state, self.models, answer)
 
     def _cool(self, name: str, known: KnownJob) -> Steps:
         left = lambda: cores_left_for(name, self.state, self.state.quotas)  # noqa: E731

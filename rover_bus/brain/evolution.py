@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.stragglers import SLOW_WINDOWS
+from rover_bus.brain.decisions.stragglers import SLOW_WINDOWS, was_well
 from rover_bus.brain.evolution_of_hosts import (
     lose_host,
     note_freeze,
@@ -238,6 +238,10 @@ def _propose(job: KnownJob, plan: PlanProposed) -> None:
     job.waits_for, job.said = [], ("", "")
     leaves = plan.constant in (Reason.HOST_SLOW, Reason.SLOWEST_REPLACE)
     job.left_s = job.clock_s if leaves else job.left_s
+    if plan.constant == Reason.STRAGGLER_REPLACE:
+        for member in plan.replaces:
+            pace, often = job.paces.get(member.index), job.replaced.get(member.index, 0)
+            job.replaced[member.index] = 1 if pace is not None and was_well(pace) else often + 1
     first, job.hosts = not job.hosts, plan.hosts or job.hosts
     if first:
         job.masters = plan.masters

@@ -405,14 +405,15 @@ def least_of(job: KnownJob) -> int:
 def _standing(name: str, job: KnownJob, claimant: KnownJob, state: BrainState) -> Claim:
     """What runs. It keeps all it has, unless the claimant is of higher priority, or its equal and without a worker.
 
-    In a freeze it keeps it from any claimant.
+    In a freeze and in a change it keeps it from any claimant.
     """
     size = present(job)
     assert size is not None
     held: Allocation = job.charge(size)
     newcomer = claimant.held is None or not claimant.held.workers
     yields = (newcomer and not job.spec.workers.count) or job.spec.priority < claimant.spec.priority
-    yields = yields and frozen(job, state) is None
+    # One in a change does not shrink now, and room that the others make alone they only take again.
+    yields = yields and frozen(job, state) is None and job.change is None
     return Claim(
         job=name,
         wanted=held,

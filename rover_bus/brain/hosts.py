@@ -23,6 +23,7 @@ from rover_bus.events import causes
 from rover_bus.events.facts import Size, SlotsMoveRequested
 from rover_bus.events.host_facts import HostRecovered, HostSlow
 from rover_bus.events.identity import Member
+from rover_bus.events.job import is_synchronous
 from rover_bus.events.log import Record
 
 LOOKED_AT = 8  # slow hosts where the job does not run
@@ -152,11 +153,14 @@ def _share(job: KnownJob, member: Member, state: BrainState) -> float:
 
 
 def _gain_of_workers(job: KnownJob, leaving: list[Member], state: BrainState) -> float:
-    """By how much the job is faster when these workers run elsewhere: of their time only their own share is."""
+    """By how much the job is faster when these workers run elsewhere: of their time only their own share is. Workers that take each
+    step together are as fast as the slowest.
+    """
     own = job.own_share
     now = {m: own * _share(job, m, state) + 1 - own for m in job.members if m.role == "worker"}
     after = {m: 1.0 if m in leaving else rate for m, rate in now.items()}
-    return sum(after.values()) / max(sum(now.values()), 1e-9)
+    whole = min if is_synchronous(job.spec) else sum
+    return whole(after.values()) / max(whole(now.values()), 1e-9) if now else 1.0
 
 
 def _servers_may_move(job: KnownJob, held: Size, host: str, state: BrainState) -> bool:

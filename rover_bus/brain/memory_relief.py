@@ -25,7 +25,7 @@ from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.totals import totals_of
-from rover_bus.brain.wishes import Wish
+from rover_bus.brain.wishes import CapacityLeft, Wish, declined
 from rover_bus.events import causes
 from rover_bus.events.facts import IncidentClosed, IncidentOpened
 from rover_bus.events.identity import Member
@@ -37,6 +37,9 @@ FITS_KEPT = 4096
 POINTS_TO_TRIM = 8  # of each server, before a limit follows the forecast down
 WORTH_TRIMMING = 0.85  # of the limit: what is needed must be below this share
 CROWDED = 0.7  # of the memory that may be promised: above this, what is not needed is taken back
+KILLED_FACTOR = 2.0  # by which the limit of a role grows of which a member was killed for its memory,
+WORTH_RAISING = 1.1  # if it can be raised by so much
+MOST_RAISED = 4.0
 MIB = 1 << 20
 FORESEEN_S = 3600.0  # that a forecast for people looks ahead
 FORESEEN_STEPS = 12
@@ -103,6 +106,45 @@ def _unforeseen(job: KnownJob, means: Means, made: str) -> list[Need]:
         )
         needs.append(Need(member, relief, used))
     return needs
+
+
+def after_a_kill(job: KnownJob, member: Member, state: BrainState) -> Wish | CapacityLeft | None:
+    """Return the wish for a larger limit of a role of which a member was killed at its limit, or why that cannot be; None where
+    there is no limit to raise.
+
+    What is killed as soon as it starts says nothing of what it needs: twice the limit is tried, as long as that takes, at most so
+    much as a host has and is free. A worker has no tables that grow: it gets at most `MOST_RAISED` times what its user said.
+    """
+    held, serves = job.held, member.role == "ps"
+    if held is None or not job.spec.plan.relief or (job.change is not None and job.change.step == "relief"):
+        return None
+    limit = held.server_memory_bytes if serves else held.worker_memory_bytes
+    count = held.servers if serves else held.workers
+    wanted = int(min(limit * KILLED_FACTOR, _largest(state), limit + _free(state) / max(count, 1)))
+    if not serves:
+        wanted = min(wanted, int(job.spec.workers.memory_bytes * MOST_RAISED))
+    killed = f"{member} was killed at its limit of {limit / MIB:,.0f} MiB"
+    if not limit:
+        return None
+    if wanted < limit * WORTH_RAISING:
+        at_most = not serves and limit * WORTH_RAISING > job.spec.workers.memory_bytes * MOST_RAISED
+        most = (
+            f"a worker gets {MOST_RAISED:g} times what its job file says at most"
+            if at_most
+            else "no more is free"
+        )
+        return CapacityLeft(Reason.OOM_NO_ROOM, f"{killed}, and {most}")
+    size = held.replace(server_memory_bytes=wanted) if serves else held.replace(worker_memory_bytes=wanted)
+    if declined(job, size):
+        return None
+    return Wish(
+        size=size,
+        step="relief",
+        constant=Reason.OOM_LARGER_SERVER if serves else Reason.OOM_LARGER_WORKER,
+        detail=killed,
+        at_risk=True,
+        measured=job.throughput,
+    )
 
 
 def spare_memory(job: KnownJob, state: BrainState) -> Wish | None:

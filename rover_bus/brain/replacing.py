@@ -12,7 +12,8 @@ from math import exp
 
 from rover_bus.brain.decisions.placement import MOST_NODES
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.stragglers import find_slowest
+from rover_bus.brain.decisions.stragglers import SLOW_SHARE, find_slowest, is_due
+from rover_bus.brain.learning_hosts import host_share
 from rover_bus.brain.marginal import goes_by_gain, stragglers_by_half
 from rover_bus.brain.proposing import propose
 from rover_bus.brain.remedies import workers_to_replace
@@ -21,6 +22,7 @@ from rover_bus.brain.settling import propose_because
 from rover_bus.brain.state import UNREST, BrainState, KnownJob
 from rover_bus.brain.totals import totals_of
 from rover_bus.brain.wishes import Wish
+from rover_bus.events.identity import Member
 from rover_bus.events.job import is_synchronous
 from rover_bus.events.log import Record
 
@@ -34,7 +36,7 @@ def replace_stragglers(name: str, job: KnownJob, state: BrainState) -> Steps:
     """Yield the plan that replaces the workers of a job that stayed slow."""
     by_half = goes_by_gain(job)
     stayed = "all wait for it" if is_synchronous(job.spec) else "smaller leases were not enough"
-    slow = stragglers_by_half(job) if by_half else workers_to_replace(job)
+    slow = stragglers_by_half(job) if by_half else _due(job, state)
     if not slow or job.held is None or job.paused:
         return
     wish = Wish(
@@ -46,6 +48,22 @@ def replace_stragglers(name: str, job: KnownJob, state: BrainState) -> Steps:
         measured=job.throughput,
     )
     yield propose_because(name, job, state, wish, replaces=slow)
+
+
+def _due(job: KnownJob, state: BrainState) -> list[Member]:
+    """The workers whose slowness lasted; not those that are as slow as their host: `hosts` knows whether there is a better one."""
+    together = is_synchronous(job.spec)
+    return [
+        member
+        for member in workers_to_replace(job)
+        if is_due(job.paces[member.index], job.replaced.get(member.index, 0), together=together)
+        and not _is_as_slow_as_its_host(job, member, state)
+    ]
+
+
+def _is_as_slow_as_its_host(job: KnownJob, member: Member, state: BrainState) -> bool:
+    host = job.where.get(member.name, "")
+    return host in state.slow_hosts and job.paces[member.index].share >= SLOW_SHARE * host_share(state, host)
 
 
 def replace_slowest(name: str, job: KnownJob, state: BrainState) -> Steps:

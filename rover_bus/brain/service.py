@@ -27,6 +27,7 @@ FOLLOWED = (
     "job.paused",
     "job.resumed",
     "job.stop_requested",
+    "member.lost",
     "members.desired",
     "members.displaced",
     "plan.applied",

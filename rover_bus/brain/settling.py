@@ -103,7 +103,7 @@ def withhold(
 ) -> Steps:
     """Say why nothing is done when it is something else than last time; passing reasons are not worth a record."""
     wanted = f"{wish.size.workers}/{wish.size.servers}" if wish else ""
-    if left.constant in PASSING or known.said == (left.constant, wanted):
+    if left.constant in PASSING or (known.said, known.waits_for) == ((left.constant, wanted), waits or []):
         return
     yield PlanWithheld(
         job=name,

@@ -181,6 +181,7 @@ class KnownJob(msgspec.Struct):
     usual: UsualPace | None = None
     own_share: float = 1.0  # of a worker's working time, that it reads and computes itself
     left_s: float = float("-inf")  # when it was last asked to leave a slow host
+    replaced: dict[int, int] = {}  # how often in a row as a straggler, by worker index
     stopping: bool = False  # it was asked to end, by a person or because its target is reached
     withdrawn: int = 0  # starts in a row of which less than its least could run,
     again_s: float = (

@@ -171,6 +171,11 @@ class Brain:
         run.workers, run.servers = list(placement.worker_hosts), list(placement.server_hosts)
         self._apply(run, now_s)
 
+    def killed(self, job: str, now_s: float) -> None:
+        """Say that a server of a job was killed because it outgrew its memory limit: the next decision raises that."""
+        run, now_s = self._run(job), self._time(now_s)
+        self._say(run, facts.MemberLost(job=job, member=Member("ps", 0, 1), reason="out_of_memory"), now_s)
+
     def settled(self, job: str, now_s: float) -> None:
         """Say that what was decided of a job is carried out, and all its members take part."""
         run = self._run(job)

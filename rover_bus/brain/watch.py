@@ -100,6 +100,7 @@ class JobSamples:
         self._asked: dict[str, float] = {}  # when it was first asked whether a host is silent
         self._expected: dict[str, float] = {}  # since when a host that was not heard yet is expected
         self._lost: dict[str, set[str]] = {}  # workers that were followed since the last look, by job
+        self._killed: dict[str, Member] = {}  # the last one that its memory limit killed since then, by job
         self._looked: float | None = None
         self._carried_out: dict[str, tuple[int, float]] = {}  # the plan under way of each job, and since when
         self._deaf = False
@@ -107,6 +108,7 @@ class JobSamples:
     def forget(self, job: str) -> None:
         self._open.pop(job, None)
         self._lost.pop(job, None)
+        self._killed.pop(job, None)
         self._carried_out.pop(job, None)
 
     def carry_out(self, fact: PlanApplied, now: float) -> None:
@@ -128,6 +130,15 @@ class JobSamples:
         """These workers were lost, and are followed by others."""
         if names := set(workers):
             self._lost.setdefault(job, set()).update(names)
+
+    def kill(self, job: str, member: Member) -> None:
+        """A member was killed for its memory."""
+        self._killed[job] = member
+
+    def take_killed(self) -> dict[str, Member]:
+        """Return whom memory limits killed since the last call, one of each job: a limit is that of a role."""
+        killed, self._killed = self._killed, {}
+        return killed
 
     def take_lost(self) -> dict[str, set[str]]:
         """Return what was lost since the last call, by job: all of it is one decision."""

@@ -179,7 +179,9 @@ class PlanSpec(Checked, frozen=True, kw_only=True):
     memory_reaction_s: Annotated[
         float, between(1, 3600, "what a larger memory limit takes to be live: a forecast looks further ahead")
     ] = 10.0
-    relief: bool = True  # limits follow the forecast of memory; False: only the kill is seen
+    relief: bool = (
+        True  # limits follow the forecast of memory, and are doubled after a kill; False: they stay
+    )
     tenant: str = ""  # whose quota the job counts against; that of the account that it is submitted to
     policy: Annotated[
         Literal["staged", "optimus"],

@@ -68,6 +68,7 @@ class Reason(StrEnum):
     HOT_SERVER_FEWER_WORKERS = "hot_server_fewer_workers"
     OOM_REBALANCE_SLOTS = "oom_rebalance_slots"
     OOM_LARGER_SERVER = "oom_larger_server"
+    OOM_LARGER_WORKER = "oom_larger_worker"
     OOM_MORE_SERVERS = "oom_more_servers"
     OOM_COMPRESS_ROWS = "oom_compress_rows"
     OOM_NO_ROOM = "oom_no_room"

@@ -23,6 +23,7 @@ REPLACE_WINDOWS = 12  # a straggler for so long is replaced: half of all straggl
 REPLACE_TOGETHER_WINDOWS = (
     4  # of a synchronous job: all others wait for it, and none can take a part of its work
 )
+_MOST_DOUBLED = 6
 _MADS = 4.0
 _MEMORY = 0.1  # how fast the own past follows, a window
 LASTING_WINDOWS = 8  # from which what a worker differs by from its peers is told from noise
@@ -87,6 +88,19 @@ def decide_stragglers(paces: Mapping[int, WorkerPace], *, together: bool = False
         share = 1.0 if together else min(max(pace.share, 0.05), 1.0)
         remedies.append(StragglerRemedy(worker, reason, share))
     return remedies
+
+
+def is_due(pace: WorkerPace, replaced: int, *, together: bool = False) -> bool:
+    """Whether a straggler is to be replaced: each time in a row that a successor stays slow too makes the next one wait twice as
+    long. What slows them is not theirs then, and a job that is always being changed is never sized [ours].
+    """
+    most = REPLACE_TOGETHER_WINDOWS if together else REPLACE_WINDOWS
+    return pace.straggling >= most << min(replaced, _MOST_DOUBLED)
+
+
+def was_well(pace: WorkerPace) -> bool:
+    """Whether a worker had been as fast as its peers for long: then it became slow, and its host need not be."""
+    return pace.windows >= LASTING_WINDOWS
 
 
 def find_slowest(paces: Mapping[int, WorkerPace], workers: int) -> SlowestWorker | None:

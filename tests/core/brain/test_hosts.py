@@ -7,6 +7,8 @@ from math import log
 import pytest
 
 from rover_bus.brain.decider import BrainDecider
+from rover_bus.brain.decisions.reasons import Reason
+from rover_bus.brain.decisions.stragglers import WorkerPace
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.hosts import leave_slow_hosts, note_slow_hosts
 from rover_bus.brain.log import JobGone, MembersSeen, WindowClosed, WorkerWindow
@@ -18,13 +20,14 @@ from rover_bus.brain.models.hosts import (
     slowest,
     usual_pace,
 )
+from rover_bus.brain.replacing import replace_stragglers
 from rover_bus.brain.rooms import named_hosts, place
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.watch import JobSamples
 from rover_bus.events.facts import PlanProposed, Size, SlotsMoveRequested
 from rover_bus.events.host_facts import HostSlow
 from rover_bus.events.identity import HostCapacity, Member
-from rover_bus.events.job import DataSpec, JobSpec, PlanSpec
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, WorkersSpec
 from rover_bus.events.profiles import WorkerProfile
 
 HOUR_S = 3600.0
@@ -281,6 +284,30 @@ def test_servers_leave_when_workers_wait_for_them() -> None:
     assert asked.host == "b"
     job.own_share = 1.0
     assert not list(leave_slow_hosts("j", job, state))
+
+
+@pytest.mark.parametrize(("share", "replaced"), [(0.5, 0), (0.35, 0), (0.25, 1)])
+def test_a_straggler_that_is_as_slow_as_its_host_is_the_hosts_affair(share: float, replaced: int) -> None:
+    """Its successor would find the same room: workers leave the host where there is a better one, all at once."""
+    state = ready(1.0)
+    job = state.jobs["j"]
+    job.stragglers, job.paces = {2: Reason.STRAGGLER_REPLACE}, {2: WorkerPace(straggling=50, share=share)}
+    plans = list(replace_stragglers("j", job, state))
+    assert len(plans) == replaced
+
+
+@pytest.mark.parametrize(
+    ("training", "room", "leave"), [("synchronous", 1, 0), ("asynchronous", 1, 1), ("synchronous", 2, 2)]
+)
+def test_workers_that_wait_for_one_another_gain_when_the_last_slow_one_leaves(
+    training: str, room: int, leave: int
+) -> None:
+    state = ready(1.0)
+    job = state.jobs["j"]
+    job.spec = job.spec.replace(workers=WorkersSpec(training=training))  # type: ignore[arg-type]
+    state.hosts["a"] = HostCapacity(cores=3.0 + room, memory_bytes=1 << 30)  # three are taken there
+    plans = [each for each in leave_slow_hosts("j", job, state) if isinstance(each, PlanProposed)]
+    assert sum(len(plan.replaces) for plan in plans) == leave
 
 
 def test_a_job_that_ends_soon_stays() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from life_of_jobs import Life
 
 from rover_bus.brain.decisions.stragglers import (
+    LASTING_WINDOWS,
     REPLACE_TOGETHER_WINDOWS,
     SLOW_WINDOWS,
     WorkerPace,
     decide_stragglers,
+    is_due,
+    was_well,
 )
 from rover_bus.events.facts import PlanProposed, StragglerFound
 
@@ -45,3 +48,27 @@ def test_it_is_replaced_sooner_than_one_whose_leases_can_shrink() -> None:
     together, alone = (decide_stragglers({0: pace}, together=each)[0] for each in (True, False))
     assert (together.reason, together.lease_share) == ("straggler_replace", 1.0)
     assert (alone.reason, alone.lease_share) == ("straggler_smaller_leases", 0.3)
+
+
+def test_a_successor_that_is_slow_too_is_replaced_later_each_time() -> None:
+    """Its place makes it slow then: a job that was changed for it every other minute was never sized."""
+    life = Life(cores=64.0)
+    job = life.submit("ads", lambda workers: 1000.0 * workers, workers=4, training="synchronous")
+    life.wait(40)
+    for _ in range(240):
+        job.slow[2] = 0.3
+        life.wait(5)
+    worker_2 = [name for name in replaced(life) if name.startswith("worker-2.")]
+    assert 3 <= len(worker_2) <= 7  # fifty-three times without
+    assert life.same()
+
+
+def test_how_long_a_straggler_is_waited_for_doubles_with_each_that_it_succeeds() -> None:
+    waited = [
+        next(n for n in range(10_000) if is_due(WorkerPace(straggling=n), often, together=True))
+        for often in range(4)
+    ]
+    assert waited == [REPLACE_TOGETHER_WINDOWS << often for often in range(4)]
+    assert is_due(WorkerPace(straggling=10_000), 1_000)  # it is never given up
+    assert was_well(WorkerPace(windows=LASTING_WINDOWS))
+    assert not was_well(WorkerPace(windows=LASTING_WINDOWS - 1))
