@@ -94,8 +94,11 @@ def is_due(pace: WorkerPace, replaced: int, *, together: bool = False) -> bool:
     """Whether a straggler is to be replaced: each time in a row that a successor stays slow too makes the next one wait twice as
     long. What slows them is not theirs then, and a job that is always being changed is never sized [ours].
     """
-    most = REPLACE_TOGETHER_WINDOWS if together else REPLACE_WINDOWS
-    return pace.straggling >= most << min(replaced, _MOST_DOUBLED)
+    most, in_vain = (
+        REPLACE_TOGETHER_WINDOWS if together else REPLACE_WINDOWS,
+        0 if was_well(pace) else replaced,
+    )
+    return pace.straggling >= most << min(in_vain, _MOST_DOUBLED)
 
 
 def was_well(pace: WorkerPace) -> bool:

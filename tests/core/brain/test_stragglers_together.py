@@ -70,5 +70,7 @@ def test_how_long_a_straggler_is_waited_for_doubles_with_each_that_it_succeeds()
     ]
     assert waited == [REPLACE_TOGETHER_WINDOWS << often for often in range(4)]
     assert is_due(WorkerPace(straggling=10_000), 1_000)  # it is never given up
+    had_been_well = WorkerPace(straggling=REPLACE_TOGETHER_WINDOWS, windows=LASTING_WINDOWS)
+    assert is_due(had_been_well, 3, together=True)  # what slows it now is new
     assert was_well(WorkerPace(windows=LASTING_WINDOWS))
     assert not was_well(WorkerPace(windows=LASTING_WINDOWS - 1))
