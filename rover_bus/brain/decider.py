@@ -332,9 +332,11 @@ class BrainDecider:
         yield from self._guard("unheard", note_unheard(self.state, unheard))
         yield from self._guard("stalled", begin_with_less(self.state, self._rounds.wall_s))
         for name, lost in self.watch.take_lost().items():
-            yield from self._guard("loss", self._answer_loss(name, lost), name)
+            if name in self.state.jobs:
+                yield from self._guard("loss", self._answer_loss(name, lost), name)
         for name, member in self.watch.take_killed().items():
-            yield from self._guard("memory", self._answer_kill(name, member), name)
+            if name in self.state.jobs:
+                yield from self._guard("memory", self._answer_kill(name, member), name)
         left = len(self._due_now) if self._looking else 0
         yield from self._guard("backlog", self._backlog.look(self.state, left, now))
         self.watch.stretch = self.state.stretch

@@ -8,6 +8,7 @@ from life_of_jobs import GIB, Job, Life
 
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.memory_relief import HOST_SHARE, MOST_RAISED
+from rover_bus.brain.state import BrainState
 from rover_bus.events import facts
 from rover_bus.events.identity import Member
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec
@@ -103,3 +104,15 @@ def test_what_a_person_rejected_is_not_asked_for_again_at_each_kill() -> None:
     for incarnation in range(1, 4):
         kill(life, Member("ps", 0, incarnation))
     assert len(limits(life)) == 2, "one that waits is not said again"
+
+
+def test_a_job_that_is_forgotten_before_the_next_look_has_no_limit_to_raise() -> None:
+    """The rule failed then, and a rule that fails is switched off."""
+    life, _ = begun()
+    life.notice(facts.MemberLost(job="ads", member=Member("ps", 0, 1), reason="out_of_memory"))
+    uid = life.brain.state.jobs["ads"].uid
+    life.notice(facts.JobForgotten(job="ads", uid=uid))
+    del life.jobs["ads"]
+    life.wait(2)
+    assert "ads" not in life.brain.state.jobs
+    assert life.brain.state.rules_off == BrainState().rules_off
