@@ -61,7 +61,12 @@ class RestartSettings(Checked, frozen=True, kw_only=True):
     """How members that end are started again."""
 
     restart_pause_s: Annotated[
-        float, between(0.01, 60, "the pause after a first failure, doubled at each one in a row")
+        float,
+        between(
+            0.01,
+            60,
+            "the pause after a first end of a master, or of what its memory limit killed, doubled at each one in a row",
+        ),
     ] = 0.1
     most_restart_pause_s: Annotated[
         float, between(0.1, 600, "the longest pause: a broken image costs little, a mended one starts soon")

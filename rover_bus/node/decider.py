@@ -3,7 +3,8 @@
 Fed by the daemon, which carries its effects to the platform. The rules of this half, each in one place:
 
 - At most one incarnation of a member: a new one starts only when the former is proven dead. One that ended is never repeated.
-- `restart=True` (masters): the platform counts incarnations itself, and starts the next one after a short backoff.
+- `restart=True` (masters): the platform counts incarnations itself, and starts the next one after a short backoff. What its memory
+  limit kills as soon as it starts is started again after such a backoff too.
 - A worker is started only after its program was tried on this host, and starts (programs.py). What is refused is tried again.
 - A member that may be pinned gets its cores from what others left (affinity.py).
 - A worker is what a spare that fits becomes, where one is ready; spares have only the room that members leave (spares.py).
@@ -174,7 +175,7 @@ def _wake(state: HostMembers, now_s: float) -> list[Effect]:
         if past.not_before_s > now_s
         and (job, name) not in state.observed
         and (desired := desired_here(state, job).get(name))
-        and desired.restart
+        and (desired.restart or desired.member.incarnation > past.incarnation)
     ]
     waiting += [
         about.trial.not_before_s
@@ -208,7 +209,7 @@ def _realise(
     if past and same_run(past.uid, uid):
         if not desired.restart and desired.member.incarnation <= past.incarnation:
             return []
-        if desired.restart and now_s < past.not_before_s:
+        if now_s < past.not_before_s:
             return []
         if desired.restart:
             number = max(desired.member.incarnation, past.incarnation + 1)

@@ -353,11 +353,18 @@ def _evolve_ended(state: HostMembers, event: Exited) -> HostMembers:
         return state
     early = past.failures + 1 if past and same and event.exit.reason != "killed" else 1
     pause = state.restarts
-    failures = 0 if event.ran_s >= pause.healthy_after_s else early
+    failures = early if event.ran_s < pause.healthy_after_s and _pauses(event) else 0
     doubled_s = pause.restart_pause_s * 2.0 ** min(failures - 1, MOST_DOUBLINGS)
     delay_s = min(doubled_s, pause.most_restart_pause_s) if failures else 0.0
     ended = Past(event.uid, event.member.incarnation, failures, event.at_s + delay_s)
     return replace(state, past=_with(state.past, key, ended))
+
+
+def _pauses(event: Exited) -> bool:
+    """Whether a member that ends like this again and again is started ever more slowly: masters, which nothing else counts, and
+    what its memory limit kills, which is no fault that its job counts. Other members are charged to a budget.
+    """
+    return event.member.role == "master" or event.exit.reason == "out_of_memory"
 
 
 def _is_early_fault(event: Exited, restarts: RestartSettings) -> bool:

@@ -297,6 +297,27 @@ def test_a_master_that_fails_at_once_is_tried_ever_more_slowly_but_for_ever() ->
     assert waits[-1] == DEFAULTS.members.most_restart_pause_s
 
 
+@pytest.mark.parametrize(
+    ("reason", "pauses"), [("out_of_memory", True), ("failed", False), ("drained", False)]
+)
+def test_what_its_memory_limit_kills_at_once_is_started_ever_more_slowly(
+    reason: ExitReason, pauses: bool
+) -> None:
+    """Twice a second, a hundred times, without; what is charged to the job's budget follows at once."""
+    waits, now_s, state = list[float](), 0.0, after(EMPTY, [submitted()])
+    for incarnation in range(1, 10):
+        state = evolve(state, desired(worker(0, incarnation), plan=incarnation))
+        wake_s = next_wake_s(state, now_s)
+        assert started(decide(state, now_s)) == ([] if wake_s else [f"worker-0.{incarnation}"])
+        waits.append(0.0 if wake_s is None else round(wake_s - now_s, 6))
+        now_s = wake_s or now_s
+        state, actions = act(state, now_s)
+        assert started(actions) == [f"worker-0.{incarnation}"]
+        state = evolve(state, ended(Member("worker", 0, incarnation), reason, at_s=now_s, ran_s=0.3))
+    assert waits == sorted(waits)
+    assert waits[-1] == (DEFAULTS.members.most_restart_pause_s if pauses else 0.0)
+
+
 def test_a_master_that_is_killed_again_and_again_is_back_at_once_each_time() -> None:
     assert set(backoffs("killed", ran_s=0.5, times=9)) == {0.1}
 
