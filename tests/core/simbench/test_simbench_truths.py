@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.simulation import worlds
+from bench.simulation import foreign_worlds, worlds
 from bench.simulation.generator import generate
 from bench.simulation.jobs import Job, pooled
 from bench.simulation.memory_laws import Heaps, Saturation, Steps, TwoRegimes, draw_law
@@ -18,6 +18,7 @@ from bench.simulation.nodes import Machines
 from bench.simulation.port import FloatArray, Hosts, Mechanisms, Mode, Size, TableLaw, Wanted
 from bench.simulation.runtime import Runtime
 from bench.simulation.weather import Weather
+from bench.simulation.world import World
 
 ONE_SLOW = np.array([1.0, 1.0, 0.5, 1.0])
 
@@ -271,3 +272,23 @@ def test_no_user_asks_for_a_member_that_no_node_could_hold(node: tuple[float, fl
     for case in generate(world, 2, jobs=20).cases:
         assert max(case.asked.worker_cores, case.asked.server_cores) <= node[0]
         assert max(case.asked.worker_gib, case.asked.server_gib) <= node[1]
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        foreign_worlds.SlowHosts,
+        foreign_worlds.Kills,
+        foreign_worlds.Curves,
+        foreign_worlds.CurvesOnSlowHosts,
+    ],
+)
+def test_a_foreign_world_has_jobs_whose_members_use_no_more_than_they_hold(world: type[World]) -> None:
+    found = generate(world(), 3000, jobs=8)
+    assert len(found.cases) == 8
+    for case in found.cases:
+        at = np.array([[1, 1, 1, 1], [4, 2, 2, 4], [16, 4, 8, 2]], dtype=float)
+        workers, servers = case.busy_cores(at)
+        assert np.all(case.throughput(at) > 0)
+        assert np.all(workers <= at[:, 0] * at[:, 2] + 1e-9)
+        assert np.all(servers <= at[:, 1] * at[:, 3] + 1e-9)
