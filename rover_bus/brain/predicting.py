@@ -198,7 +198,12 @@ def _fit(
 
 def is_young(samples: Sequence[FamilySample]) -> bool:
     """Whether a family has shown too few sizes to tell the terms of a form apart: what it is taken to do at others is implied."""
-    return 0 < len({each.at for each in samples}) < LEAST_CONFIGURATIONS
+    places = set[Configuration]()
+    for each in samples:  # of a large family the first few tell
+        places.add(each.at)
+        if len(places) >= LEAST_CONFIGURATIONS:
+            return False
+    return bool(places)
 
 
 def observations_of(job: KnownJob, rows: list[TriedSize]) -> Observations:

@@ -140,7 +140,8 @@ class StandingModels:
 
     def varied_servers(self, job: KnownJob) -> bool:
         """Return whether runs of a job's family were measured with different numbers of servers."""
-        return len({each.at.ps for each in self.shown(job)}) > 1
+        shown = self.shown(job)
+        return any(each.at.ps != shown[0].at.ps for each in shown)
 
     def wants_samples(self, job: KnownJob, held_back: bool) -> bool:
         """Return whether another size of a job is worth trying to learn from: where a model stands, growing teaches as much.
