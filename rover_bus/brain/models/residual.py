@@ -41,6 +41,7 @@ _WEIGHED_ROWS = 100
 _FINALISTS = 4
 BLOCK = 64  # rows at a time: what is worked with stays in the processor's caches,
 FEW_POINTS = 24  # as it does with four times the rows beside so few points
+ONE_THREAD = 250_000  # multiplications of one product: beyond some more BLAS splits it, and small parts wait for one another
 SKETCHED = 1024  # the same of a sketch, whose figures are half as wide and of one setting
 
 
@@ -62,10 +63,10 @@ def matern(a: NDArray[Real], b: NDArray[Real]) -> NDArray[Real]:
 
 
 class _ByLength(NamedTuple):
-    """A mixture whose h settings stand by lengths. `parts`: each length with the rows, (settings of it * (n + k + 1), n), that
-    make of correlations with what was measured the whitened ones, what the coefficients are uncertain by, and the mean.
+    """A mixture whose h settings stand by lengths. `parts`: each length with the rows of its settings (settings, n, n + k + 1),
+    that make of correlations with what was measured the whitened ones, what the coefficients are uncertain by, and the mean.
 
-    `columns` (k, h * k) do the latter for the design; `square`, `noise` (h,) are variances.
+    `columns` (h, k, k) do the latter for the design; `square`, `noise` (h, 1) are variances.
     """
 
     parts: list[tuple[float, FloatArray]]
@@ -97,7 +98,9 @@ class Residual:
 
     def log_seconds(self, design: FloatArray, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Mean and variance of log seconds of a new measurement at rows of design (m, k), points (m, d)."""
-        scaled, rows = design / self.scale, BLOCK if len(self.points) > FEW_POINTS else 4 * BLOCK
+        scaled, known = design / self.scale, len(self.points)
+        rows = BLOCK if known > FEW_POINTS else 4 * BLOCK
+        rows = max(min(rows, ONE_THREAD // (known * (known + design.shape[1] + 1))), 1)
         parts = [
             self._block(scaled[start : start + rows], points[start : start + rows])
             for start in range(0, max(len(design), 1), rows)
@@ -125,33 +128,32 @@ class Residual:
         pull = amplitude[:, None, None] ** 2 * self.inverse[order]
         tangent, factor = self.tangent[order].transpose(0, 2, 1), self.coefficient_factor[order]
         mean = self.whitened[order][:, None, :] @ pull
-        rows = np.concatenate([pull, factor @ (tangent @ pull), mean], axis=1)
-        columns = self.shares[order][:, :, None] * factor.transpose(0, 2, 1)
+        rows = np.concatenate([pull, factor @ (tangent @ pull), mean], axis=1).transpose(0, 2, 1)
         bounds = [*np.unique(lengths, return_index=True)[1].tolist(), len(lengths)]
         return _ByLength(
-            [(float(lengths[a]), rows[a:b].reshape(-1, rows.shape[2])) for a, b in pairwise(bounds)],
+            [(float(lengths[a]), np.ascontiguousarray(rows[a:b])) for a, b in pairwise(bounds)],
             self.shares[order],
-            columns.transpose(1, 0, 2).reshape(columns.shape[1], -1),
+            np.ascontiguousarray(self.shares[order][:, :, None] * factor.transpose(0, 2, 1)),
             self.weights[order],
-            amplitude**2,
-            noise**2,
+            amplitude[:, None] ** 2,
+            noise[:, None] ** 2,
         )
 
     def _block(self, scaled: FloatArray, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The same under all settings at once, for few rows: arrays are (rows, settings) and (rows, settings, terms)."""
-        by, known, terms = self._by_length, self.points.shape[0], scaled.shape[1]
+        """The same under all settings at once, for few rows: arrays are (settings, rows) and (settings, rows, terms)."""
+        by, known = self._by_length, len(self.points)
         told = np.concatenate(
-            [matern(points / length, self.points / length) @ rows.T for length, rows in by.parts], axis=1
-        ).reshape(len(points), len(by.weights), known + terms + 1)
-        base = np.maximum(scaled @ by.shares.T, 1e-300)
-        uncertain = (scaled @ by.columns).reshape(len(points), len(by.weights), terms) / base[..., None]
+            [matern(points / length, self.points / length) @ rows for length, rows in by.parts]
+        )
+        base = np.maximum(by.shares @ scaled.T, 1e-300)
+        uncertain = scaled @ by.columns / base[..., None]
         uncertain -= told[..., known:-1]
         whitened = told[..., :known]
-        variances = np.einsum("mhk,mhk->mh", uncertain, uncertain) + by.noise
-        variances += np.maximum(by.square - np.einsum("mhn,mhn->mh", whitened, whitened), 0.0)
+        variances = np.einsum("hmk,hmk->hm", uncertain, uncertain) + by.noise
+        variances += np.maximum(by.square - np.einsum("hmn,hmn->hm", whitened, whitened), 0.0)
         means = np.log(base) + told[..., -1]
-        mean = means @ by.weights
-        return mean, (variances + (means - mean[:, None]) ** 2) @ by.weights
+        mean = by.weights @ means
+        return mean, by.weights @ (variances + (means - mean) ** 2)
 
     def coefficients(self) -> FloatArray:
         """Return the weighted coefficients in the units of the design (k,)."""
