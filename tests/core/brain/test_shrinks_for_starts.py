@@ -55,7 +55,7 @@ def changing(state: BrainState, name: str) -> BrainState:
 
 
 def test_no_job_shrinks_alone_where_another_would_have_to_and_is_in_a_change() -> None:
-    """What the one made room with was not enough: it took it again, and the next look began anew."""
+    """What the one made room with was not enough: it took it again, and so on at each look."""
     both = [runs(name, size(3, cores=1.0)) for name in ("one", "two")]
     wish = Wish(size=size(1, cores=3.0), step="start", constant=Reason.COLD_START)
     state = cluster(*both, waits("new"), cores=7.5)
