@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +23,7 @@ LACKS = why_not()
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(bool(LACKS), reason=LACKS or "all is there")]
 SERVERS = ("a", "b", "c")
 PORT, CLUSTER_PORT = 4222, 6222
+HEALED_S = 30.0
 PATIENT = ["--set", "leadership.master_ttl=15s"]  # an election of the broker takes seconds
 APPEND = """
 import asyncio, sys
@@ -125,9 +128,14 @@ class ClusterOfThree:
     def ready(self) -> int:
         return len(self.job.facts("checkpoint.ready"))
 
-    def until_it_goes_on(self, what: str, before: int) -> None:
-        """Wait until a checkpoint that was not there before is stored."""
+    def until_it_goes_on(self, what: str, before: int, most_s: float = math.inf) -> None:
+        """Wait until a checkpoint that was not there before is stored; that takes less than `most_s`, or what came is shown."""
+        began_s = time.monotonic()
         self.job.until(lambda: self.ready() > before, what)
+        took_s = time.monotonic() - began_s
+        assert took_s < most_s, (
+            f"{what}: {took_s:.1f} s; {self.job.rover('events', self.job.name, '-n', '150').stdout}"
+        )
 
 
 @pytest.fixture
@@ -142,16 +150,18 @@ def test_a_killed_and_a_cut_off_server_cost_no_commit_and_the_minority_stores_no
     cluster.begin(100_000)
     before = cluster.ready()
     cluster.server("a").kill()  # its supervisor starts it again
-    cluster.until_it_goes_on("training after a server was killed", before + 1)
+    cluster.until_it_goes_on("training after a server was killed", before + 1, HEALED_S)
     assert append_at(cluster, "b").returncode == 0
     cluster.net.cut("b")
     before = cluster.ready()
     refused = append_at(cluster, "b")
     assert refused.returncode != 0, refused.stdout
     assert "stored" not in refused.stdout
-    cluster.until_it_goes_on("training while a server is cut off", before + 1)
+    cluster.until_it_goes_on("training while a server is cut off", before + 1, HEALED_S)
     cluster.net.mend("b")
+    began_s = time.monotonic()
     until(lambda: append_at(cluster, "b").returncode == 0, "the server that was cut off")
+    assert time.monotonic() - began_s < HEALED_S
     cluster.job.complete()
 
 
@@ -165,7 +175,7 @@ def test_a_job_trains_where_all_links_of_the_broker_are_slow_and_lose_packets(
         for name in SERVERS:
             worse.enter_context(cluster.net.worse(name, 0.05, 0.01))
         assert round_trip_s(cluster) > 0.1
-        cluster.until_it_goes_on("training over slow links", before + 2)
+        cluster.until_it_goes_on("training over slow links", before + 2, 2 * HEALED_S)
         cluster.job.complete()
 
 
