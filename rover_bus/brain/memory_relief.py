@@ -25,7 +25,7 @@ from rover_bus.brain.models.memory import Growth, fit_growth
 from rover_bus.brain.models.samples import NotEnough
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.totals import totals_of
-from rover_bus.brain.wishes import CapacityLeft, Wish, declined
+from rover_bus.brain.wishes import CapacityLeft, Wish
 from rover_bus.events import causes
 from rover_bus.events.facts import IncidentClosed, IncidentOpened
 from rover_bus.events.identity import Member
@@ -135,8 +135,6 @@ def after_a_kill(job: KnownJob, member: Member, state: BrainState) -> Wish | Cap
         )
         return CapacityLeft(Reason.OOM_NO_ROOM, f"{killed}, and {most}")
     size = held.replace(server_memory_bytes=wanted) if serves else held.replace(worker_memory_bytes=wanted)
-    if declined(job, size):
-        return None
     return Wish(
         size=size,
         step="relief",

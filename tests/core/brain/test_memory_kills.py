@@ -97,7 +97,17 @@ def test_a_member_without_a_limit_that_its_host_kills_has_none_to_raise() -> Non
     assert len(limits(life)) == 1
 
 
-def test_what_a_person_rejected_is_not_asked_for_again_at_each_kill() -> None:
+def test_a_limit_that_was_refused_is_asked_for_at_the_next_kill_all_the_same() -> None:
+    """Its job's clock stands while it is killed again and again: no rest would end."""
+    life, _ = begun()
+    known = life.brain.state.jobs["ads"]
+    assert known.held is not None
+    known.declined = [(known.held.replace(server_memory_bytes=2 * LIMIT), known.clock_s)]
+    kill(life, Member("ps", 0, 1))
+    assert limits(life)[1:] == [(LIMIT, 2 * LIMIT)]
+
+
+def test_a_limit_that_waits_for_a_person_is_not_said_again_at_each_kill() -> None:
     life, job = begun()
     job.spec = job.spec.replace(plan=msgspec.structs.replace(job.spec.plan, mode="approve"))
     life.brain.state.jobs["ads"].spec = job.spec
