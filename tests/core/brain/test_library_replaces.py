@@ -80,3 +80,15 @@ def test_one_whose_workers_have_a_batch_each_is_measured_over_a_few_of_them() ->
     job = Scheduler(synchronous=False, batch=1_000)
     job.windows(WELL, 8)
     assert job.brain._decider.state.jobs["ads"].window_s == pytest.approx(4 * 1_000 / WELL[0])
+
+
+def test_a_server_that_outgrew_its_limit_is_followed_by_one_with_a_larger_limit() -> None:
+    brain = Brain(at_once=False)
+    brain.set_hosts({"h": ClusterHost(cores=64, memory_bytes=1 << 34)}, 0.0)
+    spec = TrainingJob(name="ads", workers=4, max_servers=1, server_memory_bytes=1 << 30)
+    brain.submit(spec, 0.0)
+    first = brain.decide(0.0)["ads"]
+    brain.killed("ads", 1.0)
+    then = brain.decide(1.0)["ads"]
+    assert then.server_memory_bytes == 2 * first.server_memory_bytes == 1 << 31
+    assert then.reason == "oom_larger_server"
