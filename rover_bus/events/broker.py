@@ -44,6 +44,9 @@ LOG_BYTES, LOGS_KEPT = 16 << 20, 3
 START_TIMEOUT_S = 15.0
 STOP_TIMEOUT_S = 10.0
 TLS_TIMEOUT_S = 5  # of a handshake; the server's own 2 s are short on a busy machine
+# A server of a cluster that was cut off keeps the others' interest in what its clients served: each second request would go there
+# and be lost until the others give it up, after so many pings in a row (the server's own 30 s make that a minute and a half).
+ROUTE_PING_S, ROUTE_PINGS = 3, 2
 DYING_S = 2.0  # a broker whose parent was killed holds its lock until the kernel has ended it
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -348,6 +351,7 @@ class EmbeddedBroker:
             tls = f'  tls {{ cert_file: "{certificate}", key_file: "{key}", ca_file: "{place.authority}", verify: true }}\n'
         return (
             f'cluster {{\n  name: "rover"\n  listen: "{self.host}:{place.port}"\n'
+            f'  ping_interval: "{ROUTE_PING_S}s"\n  ping_max: {ROUTE_PINGS}\n'
             f'  authorization {{ user: "rover", password: "{place.secret}" }}\n{tls}  routes [\n{routes}  ]\n}}\n'
         )
 

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import functools
 import logging
+import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -24,6 +25,7 @@ CALL_TIMEOUT_S = 5.0
 HEADERS_BYTES = 64 << 10  # more than ours ever hold: below that headers are not counted
 HEADERS_KEPT = 256  # as they came, and as they are read
 PENDING_BYTES = 16 << 20  # written but not yet sent, before publish waits
+_GIVEN_UP: set[asyncio.Task[Any]] = set()  # asyncio itself holds a task by a weak reference only
 _DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?"([^"]+)"', re.IGNORECASE)
 
 
@@ -85,7 +87,55 @@ def _parsed(raw: bytes) -> dict[str, str]:
 async def dial(
     broker: BrokerAddress, on_error: Callable[[Exception], None], on_closed: Callable[[Client], None]
 ) -> Client:
-    """Return a connected client. Raises BrokerUnreachable within about `timeout_s`, or AccessDenied."""
+    """Return a client that is connected to one of the servers. Raises BrokerUnreachable within about `timeout_s`, or AccessDenied.
+
+    The servers are tried in no order. One that does not answer soon, because its machine is gone or hangs, is not waited for alone:
+    the next is dialled beside it, and the first that answers is taken (as RFC 8305 does with addresses).
+    """
+    servers = broker.url.split(",")
+    untried = random.sample(servers, len(servers))
+    ends_at = time.monotonic() + broker.timeout_s
+    dialled = set[asyncio.Task[Client]]()
+    errors = list[BaseException]()
+    try:
+        while untried or dialled:
+            if untried:
+                left_s = max(ends_at - time.monotonic(), 0.0)
+                one = broker._replace(timeout_s=left_s)
+                dialled.add(asyncio.create_task(_dial_one(untried.pop(), one, on_error, on_closed)))
+            soon_s = broker.timeout_s / (len(servers) + 1) if untried else None
+            ended, _ = await asyncio.wait(dialled, timeout=soon_s, return_when=asyncio.FIRST_COMPLETED)
+            for each in ended:
+                error = each.exception()
+                if error is None:
+                    dialled.discard(each)
+                    return each.result()
+                errors.append(error)
+            dialled -= ended
+    finally:
+        for each in dialled:
+            _give_up(each)
+    raise next((error for error in errors if isinstance(error, AccessDenied)), errors[-1])
+
+
+def _give_up(dialled: asyncio.Task[Client]) -> None:
+    """End what was dialled beside the one that was taken: nothing waits for that."""
+    ending: asyncio.Task[Any] = dialled
+    if dialled.done() and not dialled.cancelled() and dialled.exception() is None:
+        ending = asyncio.create_task(end(dialled.result()))
+    else:
+        dialled.cancel()
+    _GIVEN_UP.add(ending)
+    ending.add_done_callback(_GIVEN_UP.discard)
+    ending.add_done_callback(_heed)
+
+
+async def _dial_one(
+    server: str,
+    broker: BrokerAddress,
+    on_error: Callable[[Exception], None],
+    on_closed: Callable[[Client], None],
+) -> Client:
     client = _Client()
     errors: list[Exception] = []
 
@@ -97,7 +147,7 @@ async def dial(
         on_closed(client)
 
     connecting = client.connect(
-        broker.url.split(","),
+        [server],
         error_cb=observe_error,
         closed_cb=observe_end,
         name=broker.name,
@@ -145,7 +195,7 @@ async def _apart(call: Coroutine[Any, Any, None], timeout_s: float) -> None:
     task.result()
 
 
-def _heed(task: asyncio.Task[None]) -> None:
+def _heed(task: asyncio.Task[Any]) -> None:
     """Take the error of a call that was given up: asyncio logs those that nothing takes."""
     if not task.cancelled():
         task.exception()

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,7 +19,7 @@ from rover_bus.auth.vault import Vault
 from rover_bus.cli.home import Home
 from rover_bus.cli.own_broker import OwnBroker, start_broker
 from rover_bus.cli.replicas import raise_replicas
-from rover_bus.events.broker import EmbeddedBroker
+from rover_bus.events.broker import ROUTE_PING_S, ROUTE_PINGS, EmbeddedBroker
 from rover_bus.events.bus import MESSAGE_ID, Entry
 from rover_bus.events.errors import BusError, InputError
 from rover_bus.events.nats_bus import NatsBus
@@ -25,6 +30,9 @@ from rover_bus.events.subjects import job_fact
 pytestmark = pytest.mark.broker
 PATIENCE_S = 60.0
 FACT = job_fact("demo", "job.opened")
+SERVED, IN_A_ROW = "rover.job.demo.lease", 12
+GIVEN_UP_S = 3 * ROUTE_PING_S * (ROUTE_PINGS + 1)
+TRIES = 6  # each begins with any of three
 
 
 @pytest.fixture
@@ -168,6 +176,71 @@ def test_a_store_of_one_broker_is_no_server_of_a_cluster_and_none_of_it_is_touch
     start_broker(other, vault, place, "127.0.0.1").stop()
     with pytest.raises(InputError, match="one server of a cluster"):
         start_broker(other, vault, OwnBroker(), "127.0.0.1")
+
+
+def test_requests_reach_a_service_that_left_a_server_which_hangs(
+    servers: list[EmbeddedBroker], vault: Vault
+) -> None:
+    """The others keep the hanging server's interest in what was served there, and would send it each second request."""
+    own = vault.owner_credentials()
+    first, hanging, third = servers
+
+    async def run() -> None:
+        async with AsyncExitStack() as open_buses:
+
+            async def connected(server: EmbeddedBroker) -> NatsBus:
+                bus = await NatsBus.connect(server.url, secret=own, timeout_s=10)
+                open_buses.push_async_callback(bus.close)
+                return bus
+
+            asking, left, serving = [await connected(each) for each in (first, hanging, third)]
+            for bus in (left, serving):
+                await bus.serve("demo", {SERVED: lambda asked: asked.respond(b"done")})
+            await insist(lambda: asking.request(SERVED, b"", timeout_s=1.0))
+            assert hanging.pid is not None
+            os.kill(hanging.pid, signal.SIGSTOP)
+            try:
+                began_s = time.monotonic()
+                answered = 0
+                while answered < IN_A_ROW:
+                    try:
+                        await asking.request(SERVED, b"", timeout_s=0.2)
+                        answered += 1
+                    except BusError:
+                        answered = 0
+                assert time.monotonic() - began_s < GIVEN_UP_S
+            finally:
+                os.kill(hanging.pid, signal.SIGCONT)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("hangs", ["before it answers", "before it accepts"])
+def test_each_connection_finds_the_server_that_answers_among_those_that_do_not(
+    servers: list[EmbeddedBroker], vault: Vault, hangs: str
+) -> None:
+    """A machine that is gone answers nothing at all: whichever is tried first, a command connects."""
+
+    async def connect(urls: list[str]) -> None:
+        bus = await NatsBus.connect(",".join(urls), secret=vault.owner_credentials(), timeout_s=4)
+        await bus.close()
+
+    async def run() -> None:
+        with ExitStack() as held:
+            silent = [held.enter_context(socket.socket()) for _ in range(2)]
+            for each in silent:
+                each.bind(("127.0.0.1", 0))
+                each.listen(0)
+                if hangs == "before it accepts":
+                    for _ in range(4):  # a queue that is full: what would connect is not answered
+                        full = held.enter_context(socket.socket())
+                        full.setblocking(False)
+                        full.connect_ex(each.getsockname())
+            urls = [f"tls://127.0.0.1:{each.getsockname()[1]}" for each in silent]
+            for _ in range(TRIES):
+                await connect([*urls, servers[0].url])
+
+    asyncio.run(run())
 
 
 def port_of(bus: NatsBus) -> str:
