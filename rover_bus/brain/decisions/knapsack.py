@@ -24,6 +24,7 @@ _SUBGRADIENT_STEPS = 60
 # With so many jobs one price is as good as another next to it: rounding errors of single jobs vanish.
 _MANY_JOBS = 500
 _NEGLIGIBLE_GAIN = 1e-6
+_NODES = 2000  # of the search that is exact
 _EPSILON = 1e-9
 # What is done to all offers once takes so much an offer (`pieces`): a step of the prices, a look at what to give back or to fill.
 _PRICED, _RATED = 0.4e-5, 8e-5
@@ -83,7 +84,9 @@ def choose(offers: Offers) -> Choice:
 def choosing(offers: Offers) -> Pieces[Choice]:
     """`choose` in pieces."""
     greedy = yield from choosing_greedily(offers)
-    return greedy if len(offers.value) > EXACT_JOBS or greedy.gap <= EXACT_GAP else choose_exactly(offers)
+    if len(offers.value) > EXACT_JOBS or greedy.gap <= EXACT_GAP:
+        return greedy
+    return _solve(offers, greedy, EXACT_GAP, _NODES)
 
 
 def _pricing(offers: Offers, steps: int = _SUBGRADIENT_STEPS) -> Pieces[tuple[FloatArray, float]]:
@@ -216,15 +219,18 @@ def _best_upgrade(
     return rate[np.arange(len(option)), option], option
 
 
-def choose_exactly(offers: Offers, gap: float = EXACT_GAP, node_limit: int = 2000) -> Choice:
+def choose_exactly(offers: Offers, gap: float = EXACT_GAP, node_limit: int = _NODES) -> Choice:
     """Solve the knapsack within `gap` of the optimum: scipy.optimize.milp (HiGHS). Raises DoesNotFit.
 
     Bounded by nodes, never by time: a replay must find the same plan. The greedy choice stands where it is better.
     """
+    return _solve(offers, choose_greedily(offers), gap, node_limit)
+
+
+def _solve(offers: Offers, greedy: Choice, gap: float, node_limit: int) -> Choice:
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    _refuse_impossible(offers)
     jobs, options = np.nonzero(np.isfinite(offers.value))
     n = len(jobs)
     one_each = csr_array((np.ones(n), (jobs, np.arange(n))), shape=(len(offers.value), n))
@@ -236,7 +242,6 @@ def choose_exactly(offers: Offers, gap: float = EXACT_GAP, node_limit: int = 200
         bounds=Bounds(0, 1),
         options={"node_limit": node_limit, "mip_rel_gap": gap},
     )
-    greedy = choose_greedily(offers)
     if solved.x is None:
         return greedy
     choice = np.zeros(len(offers.value), dtype=np.int64)
