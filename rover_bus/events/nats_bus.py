@@ -2,7 +2,7 @@
 
 Fed by services through the port (bus.py); feeds their handlers. nats_storage.py knows streams and buckets, nats_follow.py their
 readers, nats_micro.py the service protocol, nats_client.py a single client of nats-py, nats_questions.py
-requests. nats_py.py imports nats for these three, and callers import them lazily (0.1 s).
+requests, nats_company.py when a server is left. nats_py.py imports nats for these three, and callers import them lazily (0.1 s).
 
 One way back: nats-py's own reconnection is switched off. Whatever ends a client (a broken connection, a credential that expired,
 an unknown error of the server, a read loop that died and only looks alive) ends it for good, and one supervisor dials a new
@@ -28,7 +28,6 @@ from rover_bus.events.formats import FORMAT
 from rover_bus.events.nats_client import (
     BrokerAddress,
     Interest,
-    answers_ping,
     cancel_all,
     check_payload,
     denial,
@@ -37,8 +36,12 @@ from rover_bus.events.nats_client import (
     flush,
     forbidden_subject,
     is_in_cluster,
+    known_by,
+    lives,
+    server_of,
     translate,
 )
+from rover_bus.events.nats_company import Company
 from rover_bus.events.nats_follow import SILENT_TICKS, NatsFollower
 from rover_bus.events.nats_kept import KeptInterests, KeptReader
 from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Service, name_endpoints
@@ -73,7 +76,7 @@ class NatsBus(NatsStorage):
         self._state: ConnectionState = "disconnected"
         self._refusal = BrokerRefusal()
         self._listeners: list[Callable[[ConnectionState], None]] = []
-        self._questions = Questions()
+        self._questions, self._company = Questions(), Company(len(broker.url.split(",")))
         self._denied: set[str] = set()  # subjects, in the server's lower case
         self._interests: list[Interest] = []  # subscriptions and services, as every new client gets them
         self._readers: list[NatsFollower] = []  # followers and watches
@@ -367,7 +370,7 @@ class NatsBus(NatsStorage):
         """A client has ended. Fail what waits at once, and dial again."""
         if self._client is not client:
             return
-        self._client = None
+        self._client, self._broker = None, self._broker._replace(last=server_of(client))
         self._gone.set()
         if self._state == "closed":
             return
@@ -395,7 +398,7 @@ class NatsBus(NatsStorage):
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
     async def _watch_over(self) -> None:
-        """Notice what no error tells: a broker that hangs, a read loop that died, a consumer that fell silent.
+        """Notice what no error tells: a broker that hangs or lost its cluster, a read loop that died, a consumer that fell silent.
 
         Ticks are counted, not seconds: a pause of our own process costs one tick, and is not the broker's silence (P19).
         """
@@ -407,19 +410,15 @@ class NatsBus(NatsStorage):
                     reader.silent_ticks = 0
                     self.mend(reader)
             client = self._client
-            if client is not None and not await self._answers(client):
+            if client is not None and (
+                not await lives(client, DEAF_TICKS, TICK_S, partial(self._has_left, client))
+                or self._company.is_to_be_left(known_by(client))
+            ):
                 self._lost(client)
                 await end(client)
 
-    async def _answers(self, client: Client) -> bool:
-        ping = self._spawn(answers_ping(client, DEAF_TICKS * TICK_S + 60))
-        for _ in range(DEAF_TICKS):
-            await asyncio.wait({ping}, timeout=TICK_S)
-            if ping.done():
-                return ping.result()
-            if self._client is not client:
-                return True  # it has ended otherwise
-        return False
+    def _has_left(self, client: Client) -> bool:
+        return self._client is not client
 
     async def _restore_streams(self) -> None:
         """Create again what was in memory. A store that refuses must not keep us from being connected."""

@@ -26,6 +26,7 @@ HEADERS_BYTES = 64 << 10  # more than ours ever hold: below that headers are not
 HEADERS_KEPT = 256  # as they came, and as they are read
 PENDING_BYTES = 16 << 20  # written but not yet sent, before publish waits
 _GIVEN_UP: set[asyncio.Task[Any]] = set()  # asyncio itself holds a task by a weak reference only
+_PINGS: set[asyncio.Task[bool]] = set()
 _DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?"([^"]+)"', re.IGNORECASE)
 
 
@@ -39,6 +40,7 @@ class BrokerAddress(NamedTuple):
     secret_source: str
     name: str
     timeout_s: float  # for the first answer
+    last: str = ""  # the one of them that is tried when all others were
 
 
 class Interest:
@@ -71,7 +73,17 @@ class Interest:
 
 
 class _Client(Client):
-    """A client that reads headers of messages once which many clients of its process receive, as facts are by an operator's."""
+    """A client of one server, which reads headers of messages once that many clients of its process receive, as facts are by an
+    operator's.
+    """
+
+    server: str = ""
+    known: int = 0  # addresses of servers, as the server says: it says so again when that changes
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        # Private, because nats-py keeps all addresses that it ever heard of, and tells of those that are new alone.
+        self.known = len(info.get("connect_urls") or ())
+        await super()._process_info(info, initial_connection)
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
@@ -89,33 +101,41 @@ async def dial(
 ) -> Client:
     """Return a client that is connected to one of the servers. Raises BrokerUnreachable within about `timeout_s`, or AccessDenied.
 
-    The servers are tried in no order. One that does not answer soon, because its machine is gone or hangs, is not waited for alone:
-    the next is dialled beside it, and the first that answers is taken (as RFC 8305 does with addresses).
+    The servers are tried in no order but for `last`. One that does not answer soon, because its machine is gone or hangs, is not
+    waited for alone: the next is dialled beside it, and the first that answers is taken (as RFC 8305 does with addresses); one that
+    has lost most of its cluster only where no other answers.
     """
     servers = broker.url.split(",")
-    untried = random.sample(servers, len(servers))
+    untried = sorted(random.sample(servers, len(servers)), key=lambda server: server != broker.last)
     ends_at = time.monotonic() + broker.timeout_s
-    dialled = set[asyncio.Task[Client]]()
+    dialled, connected = set[asyncio.Task[Client]](), list[asyncio.Task[Client]]()
     errors = list[BaseException]()
+    taken: asyncio.Task[Client] | None = None
     try:
-        while untried or dialled:
+        while (untried or dialled) and taken is None:
             if untried:
-                left_s = max(ends_at - time.monotonic(), 0.0)
-                one = broker._replace(timeout_s=left_s)
+                one = broker._replace(timeout_s=max(ends_at - time.monotonic(), 0.0))
                 dialled.add(asyncio.create_task(_dial_one(untried.pop(), one, on_error, on_closed)))
             soon_s = broker.timeout_s / (len(servers) + 1) if untried else None
-            ended, _ = await asyncio.wait(dialled, timeout=soon_s, return_when=asyncio.FIRST_COMPLETED)
+            ended, dialled = await asyncio.wait(dialled, timeout=soon_s, return_when=asyncio.FIRST_COMPLETED)
             for each in ended:
-                error = each.exception()
-                if error is None:
-                    dialled.discard(each)
-                    return each.result()
-                errors.append(error)
-            dialled -= ended
+                if (error := each.exception()) is None:
+                    connected.append(each)
+                else:
+                    errors.append(error)
+            taken = next((each for each in connected if not _is_alone(each.result(), len(servers))), None)
+        if connected:
+            taken = taken or connected[0]
+            return taken.result()
     finally:
-        for each in dialled:
+        for each in {*dialled, *connected} - {taken}:
             _give_up(each)
     raise next((error for error in errors if isinstance(error, AccessDenied)), errors[-1])
+
+
+def _is_alone(client: Client, servers: int) -> bool:
+    """Whether a server knows itself alone, where there are several: it is taken where no other is connected with."""
+    return servers > 1 and known_by(client) == 1
 
 
 def _give_up(dialled: asyncio.Task[Client]) -> None:
@@ -137,6 +157,7 @@ async def _dial_one(
     on_closed: Callable[[Client], None],
 ) -> Client:
     client = _Client()
+    client.server = server
     errors: list[Exception] = []
 
     async def observe_error(error: Exception) -> None:
@@ -175,6 +196,16 @@ async def _dial_one(
 def is_in_cluster(client: Client) -> bool:
     """Whether the server that a client has reached is one of a cluster. Private, because nats-py has no other way to say it."""
     return bool(getattr(client, "_server_info", {}).get("cluster"))
+
+
+def server_of(client: Client) -> str:
+    """Return the URL of the server that a client was made for."""
+    return client.server if isinstance(client, _Client) else ""
+
+
+def known_by(client: Client) -> int:
+    """Return how many addresses of its cluster's servers the server of a client knows now, its own too; 0: it does not say."""
+    return client.known if isinstance(client, _Client) and is_in_cluster(client) else 0
 
 
 async def _apart(call: Coroutine[Any, Any, None], timeout_s: float) -> None:
@@ -295,6 +326,20 @@ async def answers_ping(client: Client, timeout_s: float) -> bool:
     except (nats.errors.Error, OSError, TimeoutError, AssertionError, AttributeError, RuntimeError):
         return client.is_closed  # its own end is told by closed_cb
     return True
+
+
+async def lives(client: Client, ticks: int, tick_s: float, has_left: Callable[[], bool]) -> bool:
+    """Whether a client lives, by a ping that is answered within so many ticks, or has ended otherwise (`has_left`)."""
+    ping = asyncio.create_task(answers_ping(client, ticks * tick_s + 60))
+    _PINGS.add(ping)
+    ping.add_done_callback(_PINGS.discard)
+    for _ in range(ticks):
+        await asyncio.wait({ping}, timeout=tick_s)
+        if ping.done():
+            return ping.result()
+        if has_left():
+            return True
+    return False
 
 
 async def flush(client: Client) -> None:

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +103,18 @@ class Network:
     def mend(self, name: str) -> None:
         """Take a machine's link up again."""
         _ip("-n", self.switch.namespace, "link", "set", f"to-{name}", "up")
+
+    @contextmanager
+    def parted(self, name: str, others: Iterable[str]) -> Iterator[None]:
+        """Have a machine reach none of the others, nor they it, until the `with` ends; all else reaches all of them."""
+        routes = [f"{self.machines[other].address}/32" for other in others]
+        for route in routes:
+            _ip("-n", self.machines[name].namespace, "route", "add", "blackhole", route)
+        try:
+            yield
+        finally:
+            for route in routes:
+                _ip("-n", self.machines[name].namespace, "route", "delete", "blackhole", route)
 
     @contextmanager
     def worse(self, name: str, delay_s: float, lost: float) -> Iterator[None]:

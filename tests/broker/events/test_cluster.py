@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 FACT = job_fact("demo", "job.opened")
 SERVED, IN_A_ROW = "rover.job.demo.lease", 12
 GIVEN_UP_S = 3 * ROUTE_PING_S * (ROUTE_PINGS + 1)
-TRIES = 6  # each begins with any of three
+TRIES = 4  # each begins with any of three
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.skipif(bool(LACKS), reason=LACKS or
 SERVERS = ("a", "b", "c")
 PORT, CLUSTER_PORT = 4222, 6222
 HEALED_S = 30.0
+PARTED_S = 60.0  # routes are given up after 9 s, an election takes as long, and members may be started again
 PATIENT = ["--set", "leadership.master_ttl=15s"]  # an election of the broker takes seconds
 APPEND = """
 import asyncio, sys
@@ -163,6 +165,22 @@ def test_a_killed_and_a_cut_off_server_cost_no_commit_and_the_minority_stores_no
     until(lambda: append_at(cluster, "b").returncode == 0, "the server that was cut off")
     assert time.monotonic() - began_s < HEALED_S
     cluster.job.complete()
+
+
+def test_a_server_that_reaches_its_clients_and_no_other_server_is_left(cluster: ClusterOfThree) -> None:
+    """It answers their pings and stores nothing: a third of all connections would wait for it for as long as that lasts."""
+    cluster.begin(100_000)
+    for name in SERVERS:
+        with cluster.net.parted(name, [other for other in SERVERS if other != name]):
+            before = cluster.ready()
+            cluster.until_it_goes_on(f"training while {name} is parted from the others", before + 3, PARTED_S)
+            assert append_at(cluster, name).returncode != 0
+        until(partial(is_stored_at, cluster, name), f"{name}, which was parted")
+    cluster.job.complete()
+
+
+def is_stored_at(cluster: ClusterOfThree, server: str) -> bool:
+    return append_at(cluster, server).returncode == 0
 
 
 def test_a_job_trains_where_all_links_of_the_broker_are_slow_and_lose_packets(
