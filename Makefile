@@ -41,6 +41,8 @@ help:
 
 .venv/dev.stamp: .venv/pyvenv.cfg pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@# Each of the processes that test would compile all of it again.
+	@$(BIN)/pytest -qq --collect-only tests/broker tests/core tests/simulation > /dev/null || true
 	@touch $@ .venv/run.stamp
 
 # -- to run ------------------------------------------------------------------------------------------------------------
