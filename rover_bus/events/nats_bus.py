@@ -2,7 +2,7 @@
 
 Fed by services through the port (bus.py); feeds their handlers. nats_storage.py knows streams and buckets, nats_follow.py their
 readers, nats_micro.py the service protocol, nats_client.py a single client of nats-py, nats_questions.py
-requests, nats_company.py when a server is left. nats_py.py imports nats for these three, and callers import them lazily (0.1 s).
+requests, nats_majority.py when a server is left. nats_py.py imports nats for these three, and callers import them lazily (0.1 s).
 
 One way back: nats-py's own reconnection is switched off. Whatever ends a client (a broken connection, a credential that expired,
 an unknown error of the server, a read loop that died and only looks alive) ends it for good, and one supervisor dials a new
@@ -41,9 +41,9 @@ from rover_bus.events.nats_client import (
     server_of,
     translate,
 )
-from rover_bus.events.nats_company import Company
 from rover_bus.events.nats_follow import SILENT_TICKS, NatsFollower
 from rover_bus.events.nats_kept import KeptInterests, KeptReader
+from rover_bus.events.nats_majority import ServerMajority
 from rover_bus.events.nats_micro import ERROR, ERROR_CODE, QUEUE, Service, name_endpoints
 from rover_bus.events.nats_py import Client, Msg, nats
 from rover_bus.events.nats_questions import Questions
@@ -76,7 +76,7 @@ class NatsBus(NatsStorage):
         self._state: ConnectionState = "disconnected"
         self._refusal = BrokerRefusal()
         self._listeners: list[Callable[[ConnectionState], None]] = []
-        self._questions, self._company = Questions(), Company(len(broker.url.split(",")))
+        self._questions, self._majority = Questions(), ServerMajority(len(broker.url.split(",")))
         self._denied: set[str] = set()  # subjects, in the server's lower case
         self._interests: list[Interest] = []  # subscriptions and services, as every new client gets them
         self._readers: list[NatsFollower] = []  # followers and watches
@@ -412,7 +412,7 @@ class NatsBus(NatsStorage):
             client = self._client
             if client is not None and (
                 not await lives(client, DEAF_TICKS, TICK_S, partial(self._has_left, client))
-                or self._company.is_to_be_left(known_by(client))
+                or self._majority.is_to_be_left(known_by(client))
             ):
                 self._lost(client)
                 await end(client)

@@ -12,7 +12,7 @@ ALONE_S = 3.0  # routes that break for a moment are made again
 MOST_DOUBLED = 6
 
 
-class Company:
+class ServerMajority:
     """How many servers were known at most, since when the present one knows no majority of them, and how often one was left for it.
 
     `told`: how many addresses the user gave; several are of two servers at least, and may be several of one. Where all servers are
