@@ -25,8 +25,9 @@ CALL_TIMEOUT_S = 5.0
 HEADERS_BYTES = 64 << 10  # more than ours ever hold: below that headers are not counted
 HEADERS_KEPT = 256  # as they came, and as they are read
 PENDING_BYTES = 16 << 20  # written but not yet sent, before publish waits
-_GIVEN_UP: set[asyncio.Task[Any]] = set()  # asyncio itself holds a task by a weak reference only
-_PINGS: set[asyncio.Task[bool]] = set()
+_BESIDE: set[asyncio.Task[Any]] = (
+    set()
+)  # what nothing waits for: asyncio itself holds a task by a weak reference only
 _DENIED = re.compile(r'permissions violation for (publish|subscription) (?:to )?"([^"]+)"', re.IGNORECASE)
 
 
@@ -145,8 +146,8 @@ def _give_up(dialled: asyncio.Task[Client]) -> None:
         ending = asyncio.create_task(end(dialled.result()))
     else:
         dialled.cancel()
-    _GIVEN_UP.add(ending)
-    ending.add_done_callback(_GIVEN_UP.discard)
+    _BESIDE.add(ending)
+    ending.add_done_callback(_BESIDE.discard)
     ending.add_done_callback(_heed)
 
 
@@ -331,8 +332,8 @@ async def answers_ping(client: Client, timeout_s: float) -> bool:
 async def lives(client: Client, ticks: int, tick_s: float, has_left: Callable[[], bool]) -> bool:
     """Whether a client lives, by a ping that is answered within so many ticks, or has ended otherwise (`has_left`)."""
     ping = asyncio.create_task(answers_ping(client, ticks * tick_s + 60))
-    _PINGS.add(ping)
-    ping.add_done_callback(_PINGS.discard)
+    _BESIDE.add(ping)
+    ping.add_done_callback(_BESIDE.discard)
     for _ in range(ticks):
         await asyncio.wait({ping}, timeout=tick_s)
         if ping.done():
