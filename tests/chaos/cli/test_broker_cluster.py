@@ -173,7 +173,7 @@ def test_a_server_that_reaches_its_clients_and_no_other_server_is_left(cluster: 
     for name in SERVERS:
         with cluster.net.parted(name, [other for other in SERVERS if other != name]):
             before = cluster.ready()
-            cluster.until_it_goes_on(f"training while {name} is parted from the others", before + 3, PARTED_S)
+            cluster.until_it_goes_on(f"training while {name} is parted from the others", before + 6, PARTED_S)
             assert append_at(cluster, name).returncode != 0
         until(partial(is_stored_at, cluster, name), f"{name}, which was parted")
     cluster.job.complete()
