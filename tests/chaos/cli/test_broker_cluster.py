@@ -174,9 +174,19 @@ def test_a_server_that_reaches_its_clients_and_no_other_server_is_left(cluster: 
         with cluster.net.parted(name, [other for other in SERVERS if other != name]):
             before = cluster.ready()
             cluster.until_it_goes_on(f"training while {name} is parted from the others", before + 6, PARTED_S)
+            began_s = time.monotonic()
+            until(partial(has_no_client, cluster, name), f"{name}, which its clients are to leave")
+            assert time.monotonic() - began_s < PARTED_S
             assert append_at(cluster, name).returncode != 0
         until(partial(is_stored_at, cluster, name), f"{name}, which was parted")
     cluster.job.complete()
+
+
+def has_no_client(cluster: ClusterOfThree, server: str) -> bool:
+    """Whether nothing is connected with a server, as its machine's kernel knows it."""
+    connections = Path(f"/proc/{cluster.server(server).pid}/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in connections]
+    return not any(own.endswith(f":{PORT:04X}") and state == "01" for _, own, _, state, *_ in fields)
 
 
 def is_stored_at(cluster: ClusterOfThree, server: str) -> bool:
