@@ -16,7 +16,7 @@ from rover_bus.brain.decisions.scaling import Predictor, sketch_of
 from rover_bus.brain.models.core_use import measure_core_use
 from rover_bus.brain.models.forms import ALL_REDUCE, ASYNCHRONOUS, SYNCHRONOUS, Form
 from rover_bus.brain.models.implied import ImpliedModel, imply, imply_counts, joined
-from rover_bus.brain.models.ingest import INPUT_BOUND_SHARE, BoundedModel, fit_bounded
+from rover_bus.brain.models.ingest import BoundedModel, fit_bounded
 from rover_bus.brain.models.paces import Paces, measure_paces
 from rover_bus.brain.models.rings import on_hosts
 from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, NotEnough, Observations
@@ -186,7 +186,7 @@ def _fit(
     uses = measure_core_use(seen, used, (0, 0) if form is ALL_REDUCE else peaks, form)
     young = is_young(samples)
     if uses.bursts_known:
-        beside = imply_counts(seen, uses) if waits[-1] < INPUT_BOUND_SHARE else seen.take([])
+        beside = imply_counts(seen, uses, waits)
     else:
         beside = imply(seen, used, waits, form, young)
     if not len(beside) and not (young and not uses.bursts_known):

@@ -25,7 +25,6 @@ from rover_bus.brain.predicting import (
     form_of,
     is_young,
     overrule,
-    rows_of,
     samples_of,
 )
 from rover_bus.brain.rules import rules_of
@@ -146,11 +145,10 @@ class StandingModels:
     def wants_samples(self, job: KnownJob, held_back: bool) -> bool:
         """Return whether another size of a job is worth trying to learn from: where a model stands, growing teaches as much.
 
-        `held_back`: its members use all their cores, and no fit says what more of them would bring.
+        `held_back`: its members use all their cores, and no fit says what more of them would bring. However many sizes were
+        measured, a job without a model stays as it is for good unless another one is.
         """
-        if isinstance(self.of(job), NotEnough):
-            return held_back or not job.cold or len(rows_of(job)) < PROBED_SIZES
-        return held_back and not self.is_young(job)
+        return isinstance(self.of(job), NotEnough) or (held_back and not self.is_young(job))
 
     def is_young(self, job: KnownJob) -> bool:
         """Return whether a job's model rests on what its members' use of cores implies, not on measured sizes alone."""

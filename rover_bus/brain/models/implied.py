@@ -95,15 +95,20 @@ def imply(
     return joined(found)
 
 
-def imply_counts(seen: Observations, uses: CoreUses) -> Observations:
-    """Return what the last measured size implies of twice the workers and servers, with all the cores that they like (n,).
+def imply_counts(seen: Observations, uses: CoreUses, input_wait_share: ArrayLike) -> Observations:
+    """Return what the last size whose workers computed implies of twice the workers and servers, with all the cores that they like
+    (n,).
 
     Of a free iteration bursts of servers are shorter by as many more servers, and what neither role computes half of the way; of
-    workers half of the way is taken altogether. None once three pairs of counts were measured, but along an axis that none varied.
+    workers half of the way is taken altogether. None once three pairs of counts were measured, but along an axis that none varied;
+    none where workers waited for input at every size, which reading alone then limits.
     """
-    at, last = seen.configurations, seen.configurations.take([-1])
+    at, computed = seen.configurations, np.flatnonzero(np.asarray(input_wait_share) < INPUT_BOUND_SHARE)
+    if not len(computed):
+        return seen.take([])
+    last = at.take(computed[-1:])
     few = len({*zip(at.workers.tolist(), at.ps.tolist(), strict=True)}) < LEAST_COUNTS
-    full = seen.throughput[-1:] / uses.pace(last)
+    full = seen.throughput[computed[-1:]] / uses.pace(last)
     free = Configurations(last.workers, last.ps, FREE_CORES, FREE_CORES, last.batch_size)
     computes, serves = (
         0.0 if use.bursts is None else float(use.bursts.shares(last)[0])

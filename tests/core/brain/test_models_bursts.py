@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rover_bus.brain.models.bursts import MORE, Burst, measure_bursts
 from rover_bus.brain.models.core_use import CoreBoundModel, fit_core_bound, measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 from rover_bus.brain.models.implied import FREE_CORES, imply_counts
-from rover_bus.brain.models.samples import Configuration, Configurations, FloatArray, Observations
+from rover_bus.brain.models.samples import (
+    Configuration,
+    Configurations,
+    FloatArray,
+    NotEnough,
+    Observations,
+)
 from rover_bus.brain.predicting import fit_family
 from rover_bus.brain.state import FamilySample
 
@@ -139,7 +146,7 @@ def test_counts_are_implied_until_three_were_measured() -> None:
         seen = Observations.of(at, [each.throughput for each in samples])
         used = [each.worker_cores for each in samples], [each.server_cores for each in samples]
         peaks = [each.worker_peak for each in samples], [each.server_peak for each in samples]
-        return imply_counts(seen, measure_core_use(seen, used, peaks))
+        return imply_counts(seen, measure_core_use(seen, used, peaks), [each.input_share for each in samples])
 
     first = implied(sample(2, 1, 2.0))
     assert first.configurations.workers.tolist() == [4.0, 2.0, 4.0]
@@ -149,6 +156,20 @@ def test_counts_are_implied_until_three_were_measured() -> None:
     of_servers = implied(sample(2, 1, 2.0), sample(4, 1, 2.0), sample(8, 1, 2.0))
     assert of_servers.configurations.ps.tolist() == [2.0], "no size varied them"
     assert len(implied(sample(2, 1, 2.0), sample(4, 1, 2.0), sample(4, 2, 2.0))) == 0
+
+
+def test_a_job_that_waits_for_input_since_its_cores_were_varied_has_a_model() -> None:
+    """Its counts were never varied and its last size is limited by reading: it stayed at one worker for hours (W2, seed 3)."""
+    computes, reads = sample(1, 1, 1.0), sample(1, 1, 2.0)
+    reads = replace(reads, throughput=computes.throughput * 1.04, input_share=0.4)
+    wider = replace(reads, at=replace(reads.at, ps_cores=3.0))
+    model = fit_family([computes, reads, wider], SYNCHRONOUS)
+    assert not isinstance(model, NotEnough), model
+    at = Configurations.of([1.0, 2.0, 2.0], [1.0, 1.0, 2.0], 2.0, 2.0, 256)
+    one, two, more = model.of("run").predict(at).throughput
+    assert 1.2 * one < two <= more <= 2.01 * reads.throughput, (
+        "more workers read more, as far as they compute"
+    )
 
 
 def test_asynchronous_workers_that_met_their_limit_tell_nothing_by_their_bursts() -> None:

@@ -126,6 +126,18 @@ def test_a_job_of_which_nothing_is_known_has_no_model() -> None:
 # -- families ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_job_whose_sizes_tell_nothing_apart_is_measured_at_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many were measured: a job without a model that asked for no other size had none for good."""
+    monkeypatch.setattr(standing_models, "fit_family", lambda *_: NotEnough("1 configuration measured", 2))
+    job = run("a")
+    job.cold = True
+    models = StandingModels(cluster(job))
+    assert isinstance(models.of(job), NotEnough)
+    assert models.wants_samples(job, held_back=False)
+
+
 def test_runs_beside_one_another_share_one_fit(fits: list[int]) -> None:
     jobs = [run("aa"), run("bb", counts=(2, 8))]
     models = StandingModels(cluster(*jobs))
