@@ -13,7 +13,7 @@ from rover_bus.brain.decisions.hot_servers import WINDOWS as HOT_WINDOWS
 from rover_bus.brain.decisions.lifecycle import ChangeHistory, may_change
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, evolve_paces
 from rover_bus.brain.log import WindowClosed
-from rover_bus.brain.state import UNREST, WINDOWS_KEPT, KnownJob, TriedSize
+from rover_bus.brain.state import UNREST, WINDOWS_KEPT, Change, KnownJob, TriedSize
 from rover_bus.events.facts import Size
 from rover_bus.events.job import is_synchronous
 
@@ -22,6 +22,7 @@ RECENT = 0.3  # weight of the newest window in how long a batch takes
 FORGETTING = 0.9  # of a size's older windows, a window
 ESTABLISHED = 1.5  # windows of weight from which the mean of a size is a reference
 RETURNED = 0.5  # windows of weight that are left of a size's mean when its job comes back to it
+BAD_MINUTES = 0.8  # of what a job did before a change was asked for: noise alone does not take so much
 MOST_POINTS = 64
 MOST_LOSSES = 200
 MOST_TRIED = 64
@@ -67,6 +68,8 @@ def measure(job: KnownJob, window: WindowClosed) -> None:
         job.change.watched_s += window.seconds
         usual = sorted(job.change.base)[len(job.change.base) // 2]
         job.lost_s = round(job.lost_s + window.seconds * max(1 - throughput / usual, 0.0), 3)
+    if window.clean and job.change is not None and not settled and throughput > 0:
+        _note_bad_minutes(job, job.change, window, throughput)
     if window.clean and settled and throughput > 0:
         if _is_slowed(job, throughput):
             return
@@ -76,6 +79,20 @@ def measure(job: KnownJob, window: WindowClosed) -> None:
             job.change.windows.append(throughput)
         if job.held is not None:
             _try(job, job.held, throughput, window)
+
+
+def _note_bad_minutes(job: KnownJob, change: Change, window: WindowClosed, throughput: float) -> None:
+    """A job that became slow while members of a change are on their way is slow for another reason, which may last: the change is
+    held against what it did just before. What it does better then is a part of the change that has come already.
+    """
+    if (
+        not change.base
+        or len(window.workers) != change.before.workers
+        or any(p.slow for p in job.paces.values())
+    ):
+        return
+    if throughput < BAD_MINUTES * sorted(change.base)[len(change.base) // 2]:
+        change.base = [*change.base, throughput][-WINDOWS_KEPT:]
 
 
 def _note_rest(job: KnownJob) -> None:

@@ -15,13 +15,14 @@ from rover_bus.brain.granting import has_room_to_return
 from rover_bus.brain.proposing import roll_back
 from rover_bus.brain.remedies import workers_to_replace
 from rover_bus.brain.rules import RULES
-from rover_bus.brain.state import BrainState, Change, KnownJob
+from rover_bus.brain.state import WINDOWS_KEPT, BrainState, Change, KnownJob
 from rover_bus.brain.wishes import PROBE_WINDOWS
 from rover_bus.events.facts import PlanKept, PlanMeasured, PlanRolledBack
 from rover_bus.events.log import Record
 
 Steps = Generator[Record, None, None]
 NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back,
+DISAGREE = 1.4  # times as fast in one window as in another; noise does not make that
 STARTS_LONGER = 5.0  # nor in so many times what members of this job took to arrive: of pods one in a hundred takes that long
 
 
@@ -44,6 +45,8 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
     probing = change.step in ("probe", "rollback", "asked")
     if probing and len(change.windows) < (3 if change.by_person else PROBE_WINDOWS):
         return
+    if _disagree(change.windows):
+        return  # what slows one of them and not the next is not the size: the next ones tell
     scaled_up = known.charge(change.after).cores > known.charge(change.before).cores
     base = change.base or change.windows[:1]
     windows = change.windows if len(change.windows) >= 3 else [*change.windows, change.windows[-1]]
@@ -66,6 +69,11 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
             yield from _keep(name, known, verdict.reason, verdict.after)
         else:
             yield from _take_back(name, known, state, verdict.reason, verdict.after)
+
+
+def _disagree(windows: Sequence[float]) -> bool:
+    """Whether so few windows differ so much that a middle one says nothing: half of them may be a server's bad minutes."""
+    return len(windows) < WINDOWS_KEPT and max(windows) > DISAGREE * min(windows)
 
 
 def _promised(change: Change, base: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.granting import grant_best
-from rover_bus.brain.next_best import gathered, next_in_room
+from rover_bus.brain.next_best import CHOSEN_BY_ROUNDS, gathered, next_in_room
 from rover_bus.brain.proposing import propose, propose_first, shrink
 from rover_bus.brain.rooms import moving_workers
 from rover_bus.brain.rules import RULES
@@ -27,6 +27,8 @@ from rover_bus.events.log import Record
 
 Steps = Generator[Record, None, None]
 SCATTERED = "no host has room for the ring, and over several it is no faster"
+TOO_LITTLE = "what hosts have room for of it would bring less than a change is worth"
+TEACHES = (Reason.PROBE, Reason.CORES_USED_UP)
 
 # Reasons that pass by themselves: not worth a record a window.
 PASSING = frozenset(
@@ -70,6 +72,9 @@ def settle(name: str, known: KnownJob, state: BrainState, models: StandingModels
         return
     if granted.size.shape != asked.shape and promised:
         wish = promise(known, models.of(known), wish, granted.size)
+        if _brings_too_little(wish, promised):
+            yield from withhold(name, known, CapacityLeft(Reason.DOES_NOT_FIT_ANY_NODE, TOO_LITTLE), wish)
+            return
     wanted = msgspec.structs.replace(wish, size=granted.size)
     closed = gathered(known, wanted, state, models)
     if closed is None:
@@ -82,6 +87,15 @@ def settle(name: str, known: KnownJob, state: BrainState, models: StandingModels
         yield plan.replace(cause=f"job:{known.uid}")
     else:
         yield propose_because(name, known, state, wish, replaces=moving_workers(known, wish.size, state))
+
+
+def _brings_too_little(wish: Wish, hoped: float) -> bool:
+    """Whether what hosts have room for of a growth that was chosen for its throughput is not worth a change any more.
+
+    `hoped`: what the whole of it was predicted to bring. A probe that is to teach teaches all the same.
+    """
+    chosen = wish.step in CHOSEN_BY_ROUNDS and wish.constant not in TEACHES and hoped > wish.measured > 0
+    return chosen and wish.predicted < wish.measured * (1 + RULES.restraint.dead_band)
 
 
 def propose_because(name: str, known: KnownJob, state: BrainState, wish: Wish, **more: Any) -> PlanProposed:

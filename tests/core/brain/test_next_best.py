@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from brain_states import GIB, cluster, runs, size
+from brain_states import GIB, cluster, runs, size, speed
 
 from rover_bus.brain.decisions.plans import PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
@@ -12,10 +12,11 @@ from rover_bus.brain.decisions.scaling import PlanFront
 from rover_bus.brain.granting import GrantedSize, grant_best
 from rover_bus.brain.next_best import next_best, next_in_room
 from rover_bus.brain.rooms import fits_hosts, moving_workers
+from rover_bus.brain.settling import settle
 from rover_bus.brain.standing_models import StandingModels
-from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.state import BrainState, KnownJob, TriedSize
 from rover_bus.brain.wishes import Wish, view_of
-from rover_bus.events.facts import Size
+from rover_bus.events.facts import PlanProposed, PlanWithheld, Size
 from rover_bus.events.job import RoleSpec, WorkersSpec
 
 WIDE = size(4, cores=4.0)
@@ -106,3 +107,27 @@ def test_a_shrink_that_a_host_can_hold_is_the_one_that_was_chosen() -> None:
     granted, _ = shrunk(server_gib=10)
     assert granted.size is not None
     assert (granted.size.workers, granted.size.servers) == (2, 1)
+
+
+def cut_down(constant: str) -> list[object]:
+    """What follows for a job of two workers that is to be four of twice the cores, where hosts have room for two such workers only,
+    which were measured to be no faster.
+    """
+    job, wanted = runs("job", size(2)), size(4, cores=1.0)
+    job.spec = job.spec.replace(servers=RoleSpec(count=1, cores=0.5))
+    tried = (size(1), size(2), size(3), size(4), size(2, cores=1.0))
+    job.tried = [TriedSize(size=each, weight=3.0, mean=speed(2)) for each in tried]
+    others = [runs("h", size(9), "h"), *(runs(host, size(14), host) for host in "ijkl")]
+    state = cluster(job, *others, hosts="hijkl")
+    wish = Wish(size=wanted, step="probe", constant=constant, measured=speed(2), predicted=1.5 * speed(2))
+    granted, _ = grant_best("job", wish, state, {})
+    assert granted.size == size(2, cores=1.0)
+    return list(settle("job", job, state, StandingModels(state), wish))
+
+
+def test_growth_of_which_hosts_have_room_for_nothing_that_pays_is_not_made() -> None:
+    """It was made four times in a life, and taken back each time: cores that bring nothing, where a worker more found no room."""
+    (left,) = cut_down("more_throughput")
+    assert isinstance(left, PlanWithheld)
+    assert left.constant == "does_not_fit_any_node"
+    assert isinstance(cut_down("probe")[0], PlanProposed), "what is to teach teaches all the same"

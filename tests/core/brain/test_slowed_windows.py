@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from rover_bus.brain.decisions.stragglers import REPLACE_WINDOWS, SLOW_WINDOWS
 from rover_bus.brain.evolution import evolve
 from rover_bus.brain.log import WindowClosed, WorkerWindow
-from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.state import BrainState, Change, KnownJob
 from rover_bus.events.facts import Size, StragglerFound, StragglerRecovered
 from rover_bus.events.identity import Member
 from rover_bus.events.job import DataSpec, JobSpec
@@ -86,3 +90,34 @@ def test_a_single_slow_window_is_left_out_and_owes_nothing_to_the_next() -> None
 def test_a_pair_of_which_one_stays_slow_is_what_the_job_has() -> None:
     slow = pairs(*[(50.0, 10.0)] * (REPLACE_WINDOWS + 2))
     assert known_after(*pairs(*[(50.0, 50.0)] * 4), *slow).recent == [60.0] * 2
+
+
+def meanwhile(rates: list[float], settled: bool = False, workers: int = 2) -> list[float]:
+    """What a change is held against after such windows while its members are on their way."""
+    state = BrainState(jobs={"ads": KnownJob(uid="u", spec=SPEC, held=Size(workers=4, servers=1))})
+    before, after = Size(workers=2, servers=1), Size(workers=4, servers=1)
+    change = Change(2, "scale", before, after, 150.0, 0.0, [100.0] * 3, applied=True, settled=settled)
+    state.jobs["ads"].change = change
+    for rate in rates:
+        each = [WorkerWindow(index, 1, rate / workers, rate / workers, 0.0) for index in range(workers)]
+        evolve(state, WindowClosed(job="ads", seconds=10.0, clean=True, workers=each))
+    return change.base
+
+
+def test_a_change_is_held_against_the_bad_minutes_in_which_its_members_came() -> None:
+    """A server was slow for six minutes, before a change and after it: growth by half was taken back for good (W2, seed 7)."""
+    bad = [48.0, 52.0, 47.0, 50.0]
+    assert meanwhile(bad)[-4:] == bad
+    base = sorted(meanwhile(bad))
+    assert base[len(base) // 2] <= 52.0
+
+
+@pytest.mark.parametrize(
+    ("rates", "more"),
+    [([124.0] * 4, {}), ([95.0] * 4, {}), ([50.0] * 4, {"workers": 3}), ([50.0] * 4, {"settled": True})],
+    ids=["a part of it has come", "noise", "some have come", "it is judged"],
+)
+def test_a_change_is_held_against_nothing_else_that_comes_meanwhile(
+    rates: list[float], more: dict[str, Any]
+) -> None:
+    assert meanwhile(rates, **more) == [100.0] * 3

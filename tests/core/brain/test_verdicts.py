@@ -43,6 +43,18 @@ def test_more_cores_that_bring_nothing_are_not_kept() -> None:
     assert isinstance(verdict("probe", NARROW, WIDE, [103.0] * 2)[0], PlanRolledBack)
 
 
+def test_windows_that_disagree_wait_for_others() -> None:
+    """A server's bad minutes took growth back that brought half as much again (W1, seed 0): two windows of three were theirs."""
+    spoilt, well = [54.0, 54.0], [150.0, 151.0, 149.0, 152.0]
+    assert verdict("scale", NARROW, size(4), [*spoilt, *well[:1]]) == []
+    assert isinstance(verdict("scale", NARROW, size(4), [*spoilt, *well])[0], PlanKept)
+
+
+def test_windows_that_go_on_to_disagree_are_judged_all_the_same() -> None:
+    assert isinstance(verdict("scale", NARROW, size(4), [54.0, 150.0] * 3)[0], PlanKept | PlanRolledBack)
+    assert isinstance(verdict("scale", NARROW, size(4), [54.0, 55.0, 53.0])[0], PlanRolledBack)
+
+
 @pytest.mark.parametrize("windows", [[], [30.0, 30.0, 30.0]])
 def test_a_change_that_a_slow_worker_overtook_is_kept_so_that_it_can_be_replaced(
     windows: list[float],
