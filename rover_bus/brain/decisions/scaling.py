@@ -180,7 +180,7 @@ def plan_front(
     one that this job would choose alone (its last step would not pay). Empty when nothing is trusted.
     """
     near = _bounded(space, job.held, limits, rules.restraint)
-    plans = _doubted(_plans(job, model, near, rules), job.held)
+    plans = _doubted(_plans(job, model, near, rules), job, model, rules)
     if rules.restraint.tries:
         plans = msgspec.structs.replace(plans, guess=np.zeros_like(plans.guess))
     front = _front(plans, job, limits)
@@ -393,13 +393,18 @@ def _evaluate(job: JobView, model: Predictor, at: Configurations, rules: Scaling
     )
 
 
-def _doubted(plans: _Space, held: Allocation) -> _Space:
+def _doubted(plans: _Space, job: JobView, model: Predictor, rules: ScalingRules) -> _Space:
     """The plans, with half of the doubt counted against each that takes something from a job: what it gives up is known, what
-    that costs is not.
+    that costs is not. One that is predicted to be faster and costs no more is a trial like growth, which is as much in doubt.
     """
-    at = plans.at
+    at, held = plans.at, job.held
     takes = (at.workers < held.workers) | (at.ps < held.servers)
     takes |= (at.worker_cores < held.worker_cores) | (at.ps_cores < held.server_cores)
+    if takes.any() and held.workers:
+        here = Configurations.from_list([held.configuration(job.batch_size)])
+        now = _evaluate(job, model, here, rules)
+        faster = plans.speed > now.speed[0] * (1 + rules.restraint.dead_band)
+        takes &= ~(faster & (plans.cost <= now.cost[0]))
     return msgspec.structs.replace(
         plans, speed=np.where(takes, np.sqrt(plans.speed * plans.low), plans.speed)
     )
