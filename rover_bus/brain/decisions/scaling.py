@@ -180,7 +180,7 @@ def plan_front(
     one that this job would choose alone (its last step would not pay). Empty when nothing is trusted.
     """
     near = _bounded(space, job.held, limits, rules.restraint)
-    plans = _doubted(_plans(job, model, near, rules), job.held, rules.restraint)
+    plans = _doubted(_plans(job, model, near, rules), job.held)
     if rules.restraint.tries:
         plans = msgspec.structs.replace(plans, guess=np.zeros_like(plans.guess))
     front = _front(plans, job, limits)
@@ -312,20 +312,21 @@ def _bounded(space: PlanSpace, held: Allocation, limits: Limits, restraint: Rest
 
 
 def _plans(job: JobView, model: Predictor, space: PlanSpace, rules: ScalingRules) -> _Space:
-    """Every plan of the space, or the front that the search found; as the last what is held."""
+    """Every plan of the space, or the front that the search found."""
     if _enumerates(space, rules):
         sketch = _sketch(model)
         at = (_thinned(space, job.held) if sketch else space).configurations(job.batch_size)
         if sketch is not None and len(at) > MOST_EXAMINED:
             at = at.take(_promising(_cost(job, at, rules.prices), sketch(at)))
-        return _evaluate(job, model, _and_held(at, job), rules)
+        return _evaluate(job, model, at, rules)
 
     def objective(at: Configurations) -> tuple[FloatArray, FloatArray]:
         plans = _evaluate(job, model, _with_batch(at, job.batch_size), rules)
         return plans.cost, plans.speed
 
-    found = _with_batch(search_front(space, objective, rules.seed), job.batch_size)
-    return _evaluate(job, model, _and_held(found, job), rules)
+    return _evaluate(
+        job, model, _with_batch(search_front(space, objective, rules.seed), job.batch_size), rules
+    )
 
 
 def _thinned(space: PlanSpace, held: Allocation) -> PlanSpace:
@@ -392,24 +393,16 @@ def _evaluate(job: JobView, model: Predictor, at: Configurations, rules: Scaling
     )
 
 
-def _doubted(plans: _Space, held: Allocation, restraint: Restraint) -> _Space:
-    """The plans but for the last, which is what is held, with half of the doubt counted against each that takes something from a
-    job: what it gives up is known, what that costs is not. One that is predicted to be faster and costs no more is a trial like
-    growth, which is as much in doubt.
+def _doubted(plans: _Space, held: Allocation) -> _Space:
+    """The plans, with half of the doubt counted against each that takes something from a job: what it gives up is known, what
+    that costs is not.
     """
-    now_cost, now_speed = plans.cost[-1], plans.speed[-1]
-    at = Configurations(*(column[:-1] for column in plans.at.columns()))
-    cost, speed, low, guess = (each[:-1] for each in (plans.cost, plans.speed, plans.low, plans.guess))
+    at = plans.at
     takes = (at.workers < held.workers) | (at.ps < held.servers)
     takes |= (at.worker_cores < held.worker_cores) | (at.ps_cores < held.server_cores)
-    takes &= ~((speed > now_speed * (1 + restraint.dead_band)) & (cost <= now_cost))
-    return _Space(at, cost, np.where(takes, np.sqrt(speed * low), speed), low, guess)
-
-
-def _and_held(at: Configurations, job: JobView) -> Configurations:
-    """The configurations, and what is held as the last: what else is predicted is compared with it."""
-    last = msgspec.structs.astuple(job.held.configuration(job.batch_size))
-    return Configurations(*(np.append(column, each) for column, each in zip(at.columns(), last, strict=True)))
+    return msgspec.structs.replace(
+        plans, speed=np.where(takes, np.sqrt(plans.speed * plans.low), plans.speed)
+    )
 
 
 def _cost(job: JobView, at: Configurations, prices: Prices) -> FloatArray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from brain_states import choose_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +11,7 @@ from rover_bus.brain.decisions.arbitration import Budget, Claim, arbitrate
 from rover_bus.brain.decisions.lifecycle import check_plan
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace, Prices
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.scaling import JobView, Limits, ScalingRules, plan_front
+from rover_bus.brain.decisions.scaling import JobView, Limits, ScalingRules
 from rover_bus.brain.decisions.stragglers import decide_stragglers, evolve_paces
 from rover_bus.brain.models.forms import ASYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations
@@ -42,32 +41,6 @@ def job(workers: int = 3, servers: int = 1, cores: float = 2.0, remaining: float
         server_memory_bytes=4 * GIB,
     )
     return JobView(held=held, batch_size=64, remaining_samples=remaining, table_bytes=2 * GIB)
-
-
-class Crowding:
-    """Workers that slow one another, as far as two sizes tell: what was never measured is in doubt by a factor of two."""
-
-    def __init__(self, each_costs: float) -> None:
-        self.each_costs = each_costs
-
-    def predict(self, at: Configurations) -> Prediction:
-        speed = at.worker_cores**0.3 / at.workers**self.each_costs
-        known = (at.workers == 2) & (at.worker_cores == 2.0)
-        wide = np.where(known, 1.05, 1.95)
-        return Prediction(speed, speed / wide, speed * wide, np.zeros(len(at), dtype=np.bool_))
-
-
-def test_what_is_faster_and_costs_no_more_is_offered_as_what_it_is_predicted_to_be() -> None:
-    """A synchronous job kept two workers for hours, where one was a third faster: half of the doubt was counted against it."""
-    space, held = (
-        PlanSpace(workers=(1, 2, 3, 4), servers=(1,), worker_cores=(2.0,), server_cores=(2.0,)),
-        job(2),
-    )
-    faster, slower = (plan_front(held, Crowding(each), space) for each in (0.4, -0.05))
-    one = faster.allocations.index(held.held.replace(workers=1))
-    assert faster.speed[one] == pytest.approx(2.0**0.3), "one worker"
-    one = slower.allocations.index(held.held.replace(workers=1))
-    assert slower.speed[one] < 0.8 * 2.0**0.3, "what costs an unknown part of the speed is still doubted"
 
 
 coefficients = st.lists(st.floats(1e-4, 1.0), min_size=5, max_size=5)
