@@ -25,9 +25,11 @@ from bench.simulation.experiment import DEVELOPMENT_SEEDS, OURS, POLICIES, TEST_
 from bench.simulation.frame import LABELS, left
 from bench.simulation.gate import TARGETS, GateClosed
 from bench.simulation.kept import Kept, frozen
-from bench.simulation.lives import told, watch
+from bench.simulation.lives import Lost, longer_beside, told, watch
 from bench.simulation.pieces import collect, label_of
 from bench.simulation.warm import measure_warm_starts
+
+SHOWN_S = 150.0  # of an item of a budget, to be said
 
 
 @click.group(help=__doc__)
@@ -219,6 +221,37 @@ def lives(world: str, policy: str, seed: int, jobs: tuple[str, ...], most: int, 
     cluster.run()
     for line in told(cluster, watched, jobs, most):
         click.echo(line)
+
+
+@main.command()
+@click.option("--world", default="W1", show_default=True)
+@click.option("--policy", default=OURS, show_default=True)
+@click.option("--beside", default="oracle, our mechanisms", show_default=True)
+@click.option("--load", default=1.0, show_default=True)
+@click.option("--arrivals", type=click.Choice(["uniform", "poisson", "bursty"]), default="uniform")
+@click.option("--seed", "seeds", type=int, multiple=True, default=(0,), show_default=True)
+@click.option("--most", default=10, show_default=True, help="So many jobs.")
+def losses(
+    world: str, policy: str, beside: str, seeds: tuple[int, ...], most: int, **conditions: Any
+) -> None:
+    """Tell which jobs take longest beside what they take under another policy: means hide those that stand still."""
+    found = list[tuple[int, Lost]]()
+    for seed in seeds:
+        cells = [watch(world, name, seed, **conditions)[0] for name in (policy, beside)]
+        for cell in cells:
+            cell.run()
+        found += [(seed, each) for each in longer_beside(*cells)]
+    found.sort(key=lambda each: -each[1].seconds)
+    total = sum(each.seconds for _, each in found)
+    click.echo(f"{len(found)} jobs, {total / len(found):,.0f} s longer in the mean than under {beside}")
+    for (seed, each), so_far in zip(
+        found[:most], itertools.accumulate(each.seconds for _, each in found), strict=False
+    ):
+        where = ", ".join(
+            f"{item} {seconds:,.0f}" for item, seconds in each.items.items() if abs(seconds) > SHOWN_S
+        )
+        share = f"{so_far / total:.0%}" if total > 0 else ""
+        click.echo(f"seed {seed} {each.job}: {each.seconds:,.0f} s ({share} up to here): {where}")
 
 
 def _print(label: str, cells: list[dict[str, Figures]], budget: bool) -> None:

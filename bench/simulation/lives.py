@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from bench.simulation.cluster import Cluster
 from bench.simulation.experiment import load_class, load_world
@@ -84,6 +85,27 @@ def told(cluster: Cluster, watched: Watched, names: Sequence[str], most: int) ->
         yield f"  asked {_words(job.case.asked)}, reference {_words(job.reference)}"
         yield "  seconds   done speed  state     holds (speed: of the reference's; *: members are on their way)"
         yield from watched.lives[name].lines
+
+
+class Lost(NamedTuple):
+    """What one job takes longer than under another policy, in seconds, and in which items of its budget."""
+
+    seconds: float
+    job: str
+    items: dict[str, float]
+
+
+def longer_beside(cluster: Cluster, beside: Cluster) -> list[Lost]:
+    """Return what each job of one workload takes longer than under another policy, the most first. Both cells were run."""
+    found = list[Lost]()
+    for name, job in cluster.jobs.items():
+        other = beside.jobs[name].budget
+        items = {
+            each.name.removesuffix("_s"): getattr(job.budget, each.name) - getattr(other, each.name)
+            for each in fields(other)
+        }
+        found.append(Lost(job.budget.total_s - other.total_s, name, items))
+    return sorted(found, reverse=True)
 
 
 def _words(size: Size | None) -> str:
