@@ -21,8 +21,8 @@ from rover_bus.events.facts import PlanKept, PlanMeasured, PlanRolledBack
 from rover_bus.events.log import Record
 
 Steps = Generator[Record, None, None]
-NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back,
 DISAGREE = 1.4  # times as fast in one window as in another; noise does not make that
+NEVER_SETTLED_WINDOWS = 15.0  # a change that is not live after so long is taken back,
 STARTS_LONGER = 5.0  # nor in so many times what members of this job took to arrive: of pods one in a hundred takes that long
 
 
