@@ -137,6 +137,15 @@ class Job:
         """How many of the workers there are stand on a node that holds one of the job (`where`: workers and servers by node)."""
         return sum(min(here, where.get(node, (0, 0))[0]) for node, here in Counter(self.on).items())
 
+    def remain(self, places: Mapping[int, int]) -> None:
+        """Of the workers there are, so many of each node go on."""
+        left, stays = dict(places), list[int]()
+        for i, node in enumerate(self.on):
+            if left.get(node, 0):
+                left[node] -= 1
+                stays.append(i)
+        self._keep(stays)
+
     def crew(self, workers: int, weather: Weather, where: Mapping[int, tuple[int, int]]) -> None:
         """As many workers as there shall be, on the nodes that hold them (`where`: workers and servers by node).
 
@@ -174,8 +183,16 @@ class Job:
         """All workers are new ones."""
         self._keep([])
 
-    def touch(self, now: float, held: Size | None, checkpoint_s: float | None) -> None:
-        """Account for the time since the job was last looked at. `checkpoint_s`: how often it is saved, None: not at all."""
+    def touch(
+        self,
+        now: float,
+        held: Size | None,
+        checkpoint_s: float | None,
+        beside: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        """Account for the time since the job was last looked at. `checkpoint_s`: how often it is saved, None: not at all.
+        `beside`: cores and GiB of workers that train on until their successors come.
+        """
         span, self.touched = now - self.touched, now
         if span <= 0:
             return
@@ -183,9 +200,9 @@ class Job:
             self.budget.queue_s += span
             return
         result = self.result
-        result.worker_core_s += span * held.workers * held.worker_cores
+        result.worker_core_s += span * (held.workers * held.worker_cores + beside[0])
         result.server_core_s += span * held.servers * held.server_cores
-        result.worker_gib_s += span * held.workers * held.worker_gib
+        result.worker_gib_s += span * (held.workers * held.worker_gib + beside[1])
         result.server_gib_s += span * held.servers * held.server_gib
         if self.live is not None:
             result.worker_used_gib_s += span * self.live.workers * self.case.worker_gib * USUAL_MEMORY

@@ -42,7 +42,9 @@ def size_of(allocation: Allocation) -> Size:
 
 
 class Machines:
-    """`where[job][node]` is (workers, servers); `cores`, `gib` are what each node has free."""
+    """`where[job][node]` is (workers, servers); `cores`, `gib` are what each node has free. `beside[job]`: what workers take that
+    train on until their successors come, by node.
+    """
 
     def __init__(self, hosts: Hosts) -> None:
         self.cores, self.gib = hosts.cores.copy(), hosts.gib.copy()
@@ -50,15 +52,19 @@ class Machines:
         self.hosts = list(zip(hosts.cores.tolist(), hosts.gib.tolist(), strict=True))
         self.where: dict[str, dict[int, tuple[int, int]]] = {}
         self.sizes: dict[str, Size] = {}
+        self.beside: dict[str, list[tuple[int, float, float]]] = {}
 
     def hosts_of(self, job: str, on: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The hosts of a job's workers, those that train (`on`) first, and of its servers."""
         held = self.where.get(job, {})
         workers = Counter({node: w for node, (w, _) in held.items()})
         servers = tuple(node for node, (_, p) in held.items() for _ in range(p))
-        here = [node for node in on if node in held]
-        coming = (workers - Counter(here)).elements()
-        return tuple([*here, *coming][: workers.total()]), servers
+        here, left = list[int](), Counter(workers)
+        for node in on:  # one that trains on until its successor comes has no place of its own any more
+            if left[node] > 0:
+                left[node] -= 1
+                here.append(node)
+        return (*here, *(+left).elements()), servers
 
     def start(self, job: str, size: Size) -> bool:
         """Place a job that holds nothing. False: no room."""
@@ -70,6 +76,25 @@ class Machines:
 
     def stop(self, job: str) -> None:
         """Free all that a job holds."""
+        self._free(job)
+        self.leave_beside(job)
+
+    def stay_beside(self, job: str, node: int, cores: float, gib: float) -> bool:
+        """Let workers of a job stay on a node beside what it holds there. False: no room."""
+        if self.cores[node] < cores - _EPSILON or self.gib[node] < gib - _EPSILON:
+            return False
+        self.beside.setdefault(job, []).append((node, cores, gib))
+        self.cores[node] -= cores
+        self.gib[node] -= gib
+        return True
+
+    def leave_beside(self, job: str) -> None:
+        """Those that stayed go."""
+        for node, cores, gib in self.beside.pop(job, []):
+            self.cores[node] += cores
+            self.gib[node] += gib
+
+    def _free(self, job: str) -> None:
         for node, (workers, servers) in list(self.where.pop(job, {}).items()):
             self._charge(node, self.sizes[job], -workers, -servers)
         self.sizes.pop(job, None)
@@ -80,7 +105,7 @@ class Machines:
         if self._change_in_place(job, size):
             return True
         before, shares = self.sizes[job], dict(self.where[job])
-        self.stop(job)
+        self._free(job)
         if self.start(job, size):
             return False
         self._put(job, before, shares)
@@ -93,11 +118,11 @@ class Machines:
             return False
         workers, servers = Counter(wanted.worker_hosts), Counter(wanted.server_hosts)
         before, had = self.sizes.get(job), dict(self.where.get(job, {}))
-        self.stop(job)
+        self._free(job)
         self._put(job, size, {node: (workers[node], servers[node]) for node in workers | servers})
         if self._has_room:
             return True
-        self.stop(job)
+        self._free(job)
         if before is not None:
             self._put(job, before, had)
         return False
@@ -142,7 +167,7 @@ class Machines:
         fewer = (old.workers - size.workers, old.servers - size.servers)
         kept = _without(shares, max(fewer[0], 0), max(fewer[1], 0))
         cores, gib = self.cores.copy(), self.gib.copy()
-        self.stop(job)
+        self._free(job)
         self._put(job, size, kept)
         more = size._replace(workers=max(-fewer[0], 0), servers=max(-fewer[1], 0))
         shares_more = self._find(more) if self._has_room else None

@@ -305,12 +305,16 @@ class Remedy(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A size with the host of each member, by number: what a policy that places says; others return (job, size)."""
+    """A size with the host of each member, by number: what a policy that places says; others return (job, size).
+
+    `stays_on`: the hosts of workers that move, and may train on there until their successors come.
+    """
 
     job: str
     size: Size
     worker_hosts: tuple[int, ...] = ()
     server_hosts: tuple[int, ...] = ()
+    stays_on: tuple[int, ...] = ()
 
 
 class Policy(Protocol):

@@ -23,7 +23,7 @@ from bench.simulation.generator import Workload, generate
 from bench.simulation.jobs import Job
 from bench.simulation.nodes import Machines
 from bench.simulation.port import FloatArray, Mechanisms, Policy, Setting, Size
-from bench.simulation.runtime import Runtime
+from bench.simulation.runtime import NOWHERE, Runtime
 from bench.simulation.weather import Weather
 
 WARM_S = 2.0  # from its plan to a spare's first commit (docs/figures.md: 1.1 to 1.8)
@@ -62,10 +62,10 @@ class QuickRuntime(Runtime):
         job.joins = [(self.now + at, live) for at, live in there if live != job.live]
         self._crew(job, job.live.workers)
 
-    def _bring_in(self, job: Job, size: Size, moved: bool) -> None:
+    def _bring_in(self, job: Job, size: Size, moved: bool, stays_on: Mapping[int, int] = NOWHERE) -> None:
         staying = job.staying(self.machines.where[job.case.name])
         self.warm = 0 if moved else self._take(job, size.workers - staying)
-        super()._bring_in(job, size, moved)
+        super()._bring_in(job, size, moved, stays_on)
         self.warm = 0
 
     def replace(self, job: Job, hosts: Mapping[int, int]) -> None:

@@ -22,6 +22,7 @@ _DETECTED_S = 10.0  # until a lost member is known to be lost
 _RESTORED_S = 10.0  # until a new server holds what the lost one held
 _TOGETHER_S = 10.0  # members that are ready within this time join together
 _LAST_CUT_S = 60.0  # age of the cut that lost slots come back from, on average
+NOWHERE: Mapping[int, int] = {}
 Lost = Callable[[Job, int, int], Size | None]
 
 
@@ -39,7 +40,9 @@ class Runtime:
 
     def touch(self, job: Job) -> None:
         """Bring a job's account up to now."""
-        job.touch(self.now, self.machines.sizes.get(job.case.name), self.checkpoint_s)
+        held = self.machines.beside.get(job.case.name, [])
+        beside = sum(cores for _, cores, _ in held), sum(gib for *_, gib in held)
+        job.touch(self.now, self.machines.sizes.get(job.case.name), self.checkpoint_s, beside)
 
     def _crew(self, job: Job, workers: int) -> None:
         job.crew(workers, self.weather, self.machines.where[job.case.name])
@@ -72,7 +75,7 @@ class Runtime:
         elif job.state == "starting":
             self.start(job, size)
         else:
-            self._bring_in(job, size, moved=not in_place)
+            self._bring_in(job, size, moved=not in_place, stays_on=Counter(wanted.stays_on))
 
     def start(self, job: Job, size: Size) -> None:
         """Members start. An elastic job trains as soon as its servers and one worker do; the others join when they are ready."""
@@ -95,9 +98,8 @@ class Runtime:
 
     def restart(self, job: Job, size: Size, lose: bool = False) -> None:
         """Save, stop, start, load: what everybody without elastic mechanisms pays. Slow pods add to it."""
-        if job.leaving:
-            self._give_up(job)
-            size = self.machines.sizes[job.case.name]
+        self.machines.leave_beside(job.case.name)
+        job.leaving = []
         if lose:
             job.repeat(job.done - job.checkpointed)
         else:
@@ -131,10 +133,11 @@ class Runtime:
                 for at, s in job.joins
             ]
 
-    def _bring_in(self, job: Job, size: Size, moved: bool) -> None:
+    def _bring_in(self, job: Job, size: Size, moved: bool, stays_on: Mapping[int, int] = NOWHERE) -> None:
         """Elastic change: what shrinks shrinks now, cores change in place, newcomers join as they are ready.
 
-        Workers whose hosts hold none of the job any more leave at once; their successors are newcomers.
+        Workers whose hosts hold none of the job any more are followed by newcomers. On hosts that may keep them (`stays_on`) they
+        train on until these come, else they leave at once.
         """
         live = job.live or size
         staying = job.staying(self.machines.where[job.case.name])
@@ -147,7 +150,8 @@ class Runtime:
             # Servers keep their larger limit until the tables are spread over more of them.
             limit = max(live.server_gib, size.server_gib)
             now = size._replace(workers=min(staying, size.workers), servers=servers, server_gib=limit)
-        if now.workers:
+        former = None if moved else self._stay(job, live, now, size, stays_on)
+        if now.workers and former is None:
             self.go_live(job, now)
         workers = np.sort(self.weather.start_s(job.rng, new_workers)) if new_workers else np.zeros(0)
         server_s = float(self.weather.start_s(job.rng, new_servers).max()) if new_servers else 0.0
@@ -158,8 +162,37 @@ class Runtime:
             self._crew(job, live.workers)
         elif new_workers or new_servers:
             job.joins = self._arrivals(now, size, workers, server_s)
-        if not now.workers:
+        if former is not None:
+            old, last = job.ideal(former).speed, job.joins[-1]
+            job.joins = [each for each in job.joins if each is last or job.ideal(each[1]).speed > old]
+        elif not now.workers:
             self._stand_still(job)
+
+    def _stay(self, job: Job, live: Size, now: Size, size: Size, stays_on: Mapping[int, int]) -> Size | None:
+        """Let workers that move train on where they are.
+
+        Return what trains until newcomers alone are faster than that, all as they were: a lower bound of a cluster where workers
+        that stay on their hosts grow at once, and those that move leave one by one. None: nothing moves, may stay, or would be
+        faster than what is left without it.
+        """
+        if job.state != "running":
+            return None
+        name, here = job.case.name, Counter(job.on)
+        where = self.machines.where[name]
+        kept = {node: min(count, where.get(node, (0, 0))[0]) for node, count in here.items()}
+        stays = {node: min(here[node] - kept[node], stays_on.get(node, 0)) for node in here}
+        for node, count in stays.items():
+            if not count:
+                continue
+            if not self.machines.stay_beside(name, node, count * live.worker_cores, count * live.worker_gib):
+                stays[node] = 0
+        old = live._replace(workers=sum(kept.values()) + sum(stays.values()))
+        if not any(stays.values()) or job.ideal(old).speed <= (job.ideal(now).speed if now.workers else 0.0):
+            self.machines.leave_beside(name)
+            return None
+        job.remain({node: kept[node] + stays[node] for node in here})
+        job.live, job.changed_at = old, self.now
+        return old
 
     def _stand_still(self, job: Job) -> None:
         """All workers left their hosts at once: the job trains on when the first successor is there."""
@@ -186,6 +219,7 @@ class Runtime:
 
     def go_live(self, job: Job, live: Size) -> None:
         """What trains from now on; another number of servers stops the job for a moment."""
+        self.machines.leave_beside(job.case.name)
         servers_change = job.live is not None and job.live.servers != live.servers
         self._crew(job, live.workers)
         job.live, job.changed_at = live, self.now
@@ -197,13 +231,17 @@ class Runtime:
     def lose(self, job: Job, workers: int, servers: int, wanted: Size | None) -> None:
         """Members of a job are gone at once; `wanted`: the size that shall be, None for as it was."""
         job.result.failures += 1
-        if job.leaving:
-            self._give_up(job)
+        job.leaving = []
         held = self.machines.sizes[job.case.name]
         if self.checkpoint_s is not None:
             self.restart(job, held, lose=True)
             return
         live, wanted = job.live or held, wanted or held
+        if (
+            job.case.name in self.machines.beside
+        ):  # what stays beside the loss goes too: what is on its way is begun anew
+            self.machines.leave_beside(job.case.name)
+            live = live._replace(workers=max(job.staying(self.machines.where[job.case.name]), 1))
         if wanted != held and self.machines.change(job.case.name, wanted) is None:
             wanted = held
         left = max(live.workers - workers, 1)
@@ -255,7 +293,7 @@ class Runtime:
     def replace(self, job: Job, hosts: Mapping[int, int]) -> None:
         """Start workers in others' places, each on a host of its own (`hosts`, by worker; -1: any); one plan has them all.
 
-        Where there is room a worker stays until all successors are there.
+        Where there is room a worker stays until all successors are there; else it leaves at once, and is followed where it was.
         """
         self.touch(job)
         live, held = job.live, self.machines.sizes[job.case.name]
@@ -265,7 +303,7 @@ class Runtime:
         ready = self.now + float(self.weather.start_s(job.rng, len(hosts)).max())
         job.less_work.clear()
         job.joins, job.changed_at = [(ready, live)], self.now
-        beside = {m: self.machines.add_worker(job.case.name, host) for m, host in hosts.items()}
+        beside = {m: self._is_followed(job, m, host, held) for m, host in hosts.items()}
         gone = [member for member, both in beside.items() if not both]
         job.leaving = [m - sum(each < m for each in gone) for m, both in beside.items() if both]
         for member in sorted(gone, reverse=True):
@@ -275,25 +313,20 @@ class Runtime:
         elif gone:
             job.live = live._replace(workers=live.workers - len(gone))
 
+    def _is_followed(self, job: Job, member: int, host: int, held: Size) -> bool:
+        """Whether a worker's successor has a place of its own: then it has the worker's, who stays beside."""
+        name, node = job.case.name, job.on[member]
+        if host == node or not self.machines.add_worker(name, host):
+            return False
+        self.machines.leave(name, node)
+        self.machines.stay_beside(name, node, held.worker_cores, held.worker_gib)
+        return True
+
     def replaced(self, job: Job) -> None:
-        """Successors are there: those that they are for go, and so does what both held together."""
+        """Successors are there: those that they are for go."""
         for member in sorted(job.leaving, reverse=True):
-            self._leave(job, job.on[member])
             job.discharge(member)
         job.leaving = []
-
-    def _give_up(self, job: Job) -> None:
-        """The successors that are on their way shall not come."""
-        for _ in job.leaving:
-            here, where = Counter(job.on), self.machines.where[job.case.name]
-            self._leave(job, next(node for node, held in where.items() if held[0] > here[node]))
-        job.leaving = []
-
-    def _leave(self, job: Job, node: int) -> None:
-        """Take one worker off a node; off any, where the job has moved away from it meanwhile."""
-        where = self.machines.where[job.case.name]
-        on = node if where.get(node, (0, 0))[0] else next(n for n, held in where.items() if held[0])
-        self.machines.leave(job.case.name, on)
 
     def _move_slots(self, job: Job) -> None:
         """Level the servers: while training goes on, or by a restart that assigns parameters anew."""

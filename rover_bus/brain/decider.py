@@ -303,6 +303,8 @@ class BrainDecider:
                     hosts=[desired.host for desired in fact.members],
                     log_sequence=fact.position[0] if fact.position else 0,
                     masters=fact.masters,
+                    former=[desired.member for desired in fact.former],
+                    former_hosts=[desired.host for desired in fact.former],
                     cause=cause,
                 )
             case MemberLost(member=member, reason="out_of_memory"):

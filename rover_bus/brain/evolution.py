@@ -228,6 +228,7 @@ def _see_members(job: KnownJob, record: MembersSeen) -> None:
     job.members_plan, job.members = record.members_plan, record.members
     job.stalled = [member for member in job.stalled if member in record.members]
     job.where = {member.name: host for member, host in zip(record.members, record.hosts, strict=False)}
+    job.former = list(zip(record.former, record.former_hosts, strict=True))
     job.seats = record.masters or job.seats
     job.log_sequence = max(job.log_sequence, record.log_sequence)
 

@@ -15,9 +15,11 @@ Load = dict[str, tuple[float, float]]
 
 
 def recount(state: BrainState, job: KnownJob) -> None:
-    """Count a job's members where they run, each as what it is charged with."""
+    """Count a job's members where they run, each as what it is charged with, and what trains on beside them."""
     places = [(host, name.startswith("ps-")) for name, host in job.where.items()]
-    _replace(state, job, _add({}, job, job.held, places))
+    load = _add({}, job, job.held, places)
+    before = job.change.before if job.change is not None else job.held
+    _replace(state, job, _add(load, job, before, [(host, False) for _, host in job.former]))
 
 
 def reserve(state: BrainState, job: KnownJob, plan: PlanProposed) -> None:

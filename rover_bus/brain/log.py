@@ -145,7 +145,8 @@ class FactObserved(Caused, frozen=True, kw_only=True, tag="brain.fact.observed")
 class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
     """The members that shall run of a job: the snapshot that plans are computed from (P22).
 
-    `masters`: where they are now, where that is something else.
+    `masters`: where they are now, where that is something else. `former`: those that train on until the incarnation that is among
+    the members comes.
     """
 
     job: str
@@ -154,6 +155,8 @@ class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
     log_sequence: int = 0
     masters: list[MasterSeat] = []
     hosts: list[str] = []  # of the members, in their order
+    former: list[Member] = []
+    former_hosts: list[str] = []  # of these
 
 
 class WindowsStretched(Caused, frozen=True, kw_only=True, tag="brain.windows.stretched"):

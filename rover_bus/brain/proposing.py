@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.rooms import moving_workers, named_hosts, place
+from rover_bus.brain.rooms import may_stay, moving_workers, named_hosts, place
 from rover_bus.brain.sizing import pins
 from rover_bus.brain.state import BrainState, Change, KnownJob, counted
 from rover_bus.brain.totals import totals_of
@@ -71,6 +71,7 @@ def propose(
         predicted_high_90=wish.high_90,
         released_by=job.waits_for,
         replaces=replaces or [],
+        stays=may_stay(job, wish.size, replaces or (), places, state),
         rolls_back=rolls_back,
         incident=wish.incident,
     )

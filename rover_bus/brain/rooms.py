@@ -264,6 +264,41 @@ def place(job: KnownJob, size: Size, state: BrainState, replaced: int = 0) -> Me
     return MemberHosts()  # it is more than hosts have room for: members then share them
 
 
+def may_stay(
+    job: KnownJob, size: Size, moving: Collection[Member], places: MemberHosts, state: BrainState
+) -> list[Member]:
+    """Return the workers, of those that a plan gives another host, that may train on until their successors come: their hosts have
+    room for them beside what starts or grows there meanwhile.
+    """
+    held = job.held
+    if held is None or not job.spec.has_servers:
+        return []
+    staying = [
+        member for member in moving if member.role == "worker" and job.where.get(member.name) in state.hosts
+    ]
+    if shares_hosts(held) or shares_hosts(size):
+        return staying
+    now, then = job.charge(held), job.charge(size)
+    left = {host: free_of(host, state) for host in {job.where[member.name] for member in staying}}
+    for host, serves in [(host, False) for host in places.workers] + [
+        (host, True) for host in places.servers
+    ]:
+        _take(left, host, _of_one(then, serves), (0.0, 0))
+    for member in job.members:
+        if member not in moving and member.name in job.where:
+            serves = member.role == "ps"
+            _take(left, job.where[member.name], _of_one(then, serves), _of_one(now, serves))
+    crowded = {host for host, room in left.items() if room.cores < -_EPSILON or room.memory_bytes < 0}
+    return [member for member in staying if job.where[member.name] not in crowded]
+
+
+def _take(left: dict[str, Budget], host: str, takes: tuple[float, int], had: tuple[float, int]) -> None:
+    """Count what a member has in place of what it had, where the host is one of these."""
+    if host in left:
+        cores, size_bytes = max(takes[0] - had[0], 0.0), max(takes[1] - had[1], 0)
+        left[host] = Budget(left[host].cores - cores, left[host].memory_bytes - size_bytes)
+
+
 def _tries(
     job: KnownJob, wanted: Allocation, state: BrainState, touched: Mapping[str, Budget]
 ) -> Iterator[tuple[tuple[Share, ...], list[str]]]:

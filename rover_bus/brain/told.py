@@ -107,11 +107,14 @@ class JobPlacement(Checked, frozen=True, kw_only=True):
     """What a job shall hold, absolute: the host of each worker and of each server, by index; none: it waits.
 
     `samples_per_s` is what the Brain believes that this will bring, 0 where it knows nothing; `reason` a constant, `detail` words.
+    `stays_on`: where workers were that are elsewhere now and may train on there, one host for each, until the job is settled: the
+    Brain counts their room until then.
     """
 
     job: str
     worker_hosts: list[str] = []
     server_hosts: list[str] = []
+    stays_on: list[str] = []
     worker_cores: Cores = 0.0
     server_cores: Cores = 0.0
     worker_memory_bytes: Bytes = 0

@@ -63,7 +63,10 @@ class _Run:
     settled: bool = True
     sequence: int = 0
     fresh: list[Member] = field(default_factory=list)  # members whose first sample is still to come
-    replaced: set[int] = field(default_factory=set)  # workers whose successors are on their way
+    replaced: set[int] = field(default_factory=set)  # workers whose successors are on their way,
+    former: dict[int, str] = field(
+        default_factory=dict
+    )  # and the hosts of those of them that may train until then
     incarnations: dict[int, int] = field(default_factory=dict)  # of workers that were replaced
     coarse: int = 0  # windows without a whole sample, before the first that has one
 
@@ -167,7 +170,7 @@ class Brain:
     def hold(self, placement: JobPlacement, now_s: float) -> None:
         """Say that a job gets another size than was decided, one that its scheduler chose: `settled()` says when it is live."""
         run, now_s = self._run(placement.job), self._time(now_s)
-        run.placed, run.settled = placement, False
+        run.placed, run.settled, run.former = placement, False, {}
         run.workers, run.servers = list(placement.worker_hosts), list(placement.server_hosts)
         self._apply(run, now_s)
 
@@ -228,6 +231,7 @@ class Brain:
         workers, size = len(run.workers), plan.size
         moved = {member.index for member in plan.replaces if member.role == "worker"}
         run.replaced |= moved
+        run.former = {member.index: run.workers[member.index] for member in plan.stays}
         if plan.step == "replace":
             self._remedies += [
                 MemberRemedy(kind="replace_worker", job=plan.job, index=index) for index in sorted(moved)
@@ -238,6 +242,7 @@ class Brain:
             job=plan.job,
             worker_hosts=run.workers,
             server_hosts=run.servers,
+            stays_on=[*run.former.values()],
             worker_cores=plan.worker_cores,
             server_cores=plan.server_cores,
             worker_memory_bytes=plan.worker_memory_bytes,
@@ -298,14 +303,16 @@ class Brain:
         run.members_plan += 1
         seats = [(Member("ps", i, 1), host) for i, host in enumerate(run.servers)]
         seats += [(run.worker(i), host) for i, host in enumerate(run.workers)]
-        members = [
-            DesiredMember(member=member, host=host, command=["library"], resources=Resources())
-            for member, host in seats
-        ]
+        members = [_desired(member, host) for member, host in seats]
         run.fresh = [member for member, _ in seats if member.role == "worker"]
         name = run.spec.name
         desired = facts.MembersDesired(
-            job=name, term=1, plan=run.members_plan, members=members, proposal=proposal
+            job=name,
+            term=1,
+            plan=run.members_plan,
+            members=members,
+            proposal=proposal,
+            former=[_desired(run.worker(index), host) for index, host in run.former.items()],
         )
         self._say(run, desired, now_s)
 
@@ -313,7 +320,7 @@ class Brain:
         run.settled = True
         if run.replaced:  # not sooner: until its successor is there, what is measured is the slow one
             run.incarnations |= {index: run.worker(index).incarnation + 1 for index in run.replaced}
-            run.replaced = set()
+            run.replaced, run.former = set(), {}
             self._tell_members(run, now_s, proposal=run.plan)
         settled = facts.PlanSettled(job=run.spec.name, plan=run.plan, members_plan=run.members_plan)
         self._say(run, settled, now_s)
@@ -362,6 +369,10 @@ class Brain:
                 self._remedies.append(MemberRemedy(kind="move_slots", job=job, index=index))
             case _:
                 pass  # told for others
+
+
+def _desired(member: Member, host: str) -> DesiredMember:
+    return DesiredMember(member=member, host=host, command=["library"], resources=Resources())
 
 
 def _seated(now: list[str], count: int, moved: set[int], named: list[str], rest: list[str]) -> list[str]:

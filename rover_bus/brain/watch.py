@@ -274,11 +274,13 @@ class JobSamples:
         clean = len(heard) == len(wanted)
         if not clean and age < OVERDUE * window_s:
             return None
+        workers = [_worker(member, opened.sums[member]) for member in heard]
+        former = [member for member, _ in known.former if member not in heard and member in opened.sums]
         closed = WindowClosed(
             job=job,
             seconds=round(age, 3),
             clean=clean,
-            workers=[_worker(member, opened.sums[member]) for member in heard],
+            workers=workers + [_only_counted(member, opened.sums[member]) for member in former],
             server_bytes=dict(opened.server_bytes),
             server_needs=dict(opened.server_needs),
             cores_used=_means(opened.cores_used),
@@ -328,6 +330,13 @@ def _worker(member: Member, total: _Sum) -> WorkerWindow:
         round(pace, 3),
         round(min(total.reading_s / total.seconds, 1.0), 4),
         round(own, 3),
+    )
+
+
+def _only_counted(member: Member, total: _Sum) -> WorkerWindow:
+    """What a worker did that trains until its successor comes: how fast it is says nothing of that one."""
+    return WorkerWindow(
+        member.index, member.incarnation, round(total.samples / total.seconds, 3), -1.0, 0.0, -1.0
     )
 
 

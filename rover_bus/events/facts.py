@@ -134,7 +134,8 @@ class MembersDesired(MasterFact, frozen=True, kw_only=True, tag="members.desired
     """Absolute desired state for platforms (P18). A lower (term, plan) of the same uid than one already seen is stale.
 
     `masters`: where the masters run from here on, by index; none named: where the plan said. `plan` counts every change of the
-    set; `proposal` is the Brain's plan that is carried out by this one, 0 for a repair.
+    set; `proposal` is the Brain's plan that is carried out by this one, 0 for a repair. `former`: workers that train on elsewhere
+    until the incarnation that is named in `members` comes: they are kept, and never started.
     """
 
     term: Count = 0
@@ -145,6 +146,7 @@ class MembersDesired(MasterFact, frozen=True, kw_only=True, tag="members.desired
     proposal: Count = 0
     hosts: list[str] = []  # where members may run from here on; none named: as before
     slow_hosts: list[str] = []  # of these, the last to be taken
+    former: list[DesiredMember] = []
     reason: str = ""
 
     def count(self, role: Role) -> int:

@@ -55,6 +55,7 @@ class MembersDesiredV2(MasterFact, frozen=True, kw_only=True, tag="members.desir
     proposal: Count = 0
     hosts: list[str] = []
     slow_hosts: list[str] = []
+    former: list[DesiredMember] = []
     reason: str = ""
 
 

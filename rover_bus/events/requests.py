@@ -44,7 +44,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 class RefusedReply(Reply, frozen=True, kw_only=True, tag="refused.v1"):
     """A typed refusal: nothing changed. `code`: stale_term | stale_generation | stale_incarnation | stale_request |
-    differs | not_admitted | job_ended | bad_message | unknown_method | poisoned_request (it ended three masters)."""
+    differs | not_admitted | former_trains | job_ended | bad_message | unknown_method |
+    poisoned_request (it ended three masters)."""
 
     code: str
     message: str

@@ -16,13 +16,16 @@ from rover_bus.events.requests import JoinReply, JoinRequest, RegisterReply, Reg
 from rover_bus.master import lifecycle, recovery
 from rover_bus.master.fences import job_is_over, refusal
 from rover_bus.master.phases import Ended, Searching
+from rover_bus.master.relieving import ASK_AGAIN_S, Successors
 from rover_bus.master.state import State
 
 Steps = Generator[Record, None, Reply | None]
 
 
-def join(state: State, request: JoinRequest) -> Steps:
-    """Admit a process as its member. Idempotent by nonce; an incarnation that the log did not plan is refused (P5)."""
+def join(state: State, request: JoinRequest, successors: Successors, now: float) -> Steps:
+    """Admit a process as its member. Idempotent by nonce; an incarnation that the log did not plan is refused (P5), and one whose
+    former still trains, or ends in order, waits for it.
+    """
     if isinstance(state.phase, Ended):
         return job_is_over(state, state.phase)
     if request.member.role == "master" or (request.member.role == "ps" and not request.member.incarnation):
@@ -43,6 +46,9 @@ def join(state: State, request: JoinRequest) -> Steps:
     former = state.seats.admitted.get(member.name)
     if former is not None and former.member == member:
         return refusal(state, "stale_incarnation", f"another process is {member} already: it must end")
+    if successors.must_wait(state, member, now):
+        words = f"{member} comes in when {former.member if former else 'its former'} has ended in order"
+        return refusal(state, "former_trains", words, ASK_AGAIN_S)
     cause = causes.request(member, "join")
     if former is not None:
         yield from lifecycle.lose(state, former.member, "replaced", "a newer incarnation joined", cause)

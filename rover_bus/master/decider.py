@@ -67,6 +67,7 @@ from rover_bus.master import (
     recovery,
     refitting,
     releasing,
+    relieving,
     restored,
     rollout,
     stepping,
@@ -76,6 +77,7 @@ from rover_bus.master.fences import fence
 from rover_bus.master.guarding import (
     CUTS,
     FIRST,
+    FORMERS,
     GAPS,
     HELD,
     RELEASE,
@@ -184,7 +186,9 @@ class MasterDecider:
         reply = yield from self._decide_on(state, input, now)
         yield from guard(state, ROLLOUT, self._advance(state, before))
         if state.ledger is not None and state.ledger.lockstep is not None:
-            yield from guard(state, STEPS, stepping.follow(state, state.ledger, self.unlogged.steps, now))
+            mine = self.unlogged
+            follow = stepping.follow(state, state.ledger, mine.steps, mine.gathering, now)
+            yield from guard(state, STEPS, follow)
         if self.unlogged.held.some:
             yield from guard(state, HELD, self._release(state, isinstance(input, Ticked), now))
         return reply
@@ -216,7 +220,7 @@ class MasterDecider:
         """Answer the held requests that there is something to say to. On a tick also those that are late, and those held long."""
         held, watch = self.unlogged.held, self.unlogged.watch
         for request in held.due(state, ticked=ticked):
-            reply = yield from leasing.lease_again(state, request, watch, now)
+            reply = yield from leasing.lease_again(state, request, watch, self.unlogged.gathering, now)
             self._let_go(request.member, reply)
         if not ticked or state.ledger is None:
             return
@@ -233,7 +237,7 @@ class MasterDecider:
 
     def _answer(self, state: State, request: AnyRequest, now: float) -> Steps:
         if isinstance(request, JoinRequest):
-            reply = yield from admitting.join(state, request)
+            reply = yield from admitting.join(state, request, self.unlogged.successors, now)
             if isinstance(reply, JoinReply):  # the admitted incarnation, not whatever asks for its name
                 self.unlogged.watch.observe(reply.member, now)
             return reply
@@ -246,7 +250,7 @@ class MasterDecider:
         match request:
             case LeaseRequest():
                 newest = self._replace(request) if held.some else 0
-                granted = yield from leasing.lease(state, request, watch, now)
+                granted = yield from leasing.lease(state, request, watch, self.unlogged.gathering, now)
                 return self._hold(state, request, newest, now) if isinstance(granted, Hold) else granted
             case HeartbeatRequest(member=Member(role="ps")):
                 if lifecycle.knows_more(state, request):
@@ -302,6 +306,7 @@ class MasterDecider:
         yield from guard(state, ROLLOUT, rollout.tick(state, mine.patience, mine.telemetry, now))
         yield from guard(state, ROLLOUT, refitting.tick(state, mine.refits))
         yield from guard(state, GAPS, lifecycle.fill_gaps(state))
+        yield from guard(state, FORMERS, relieving.tick(state, mine.successors, now))
         yield from guard(state, FIRST, first_servers.tick(state, mine.first_servers, now))
         yield from guard(state, UNFIT, hosts.tick(state))
         yield from guard(state, CUTS, cutting.tick(state, mine.pace, now))

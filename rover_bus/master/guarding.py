@@ -22,7 +22,7 @@ Steps = Generator[Record, None, None]
 SILENCE, ROLLOUT, GAPS, CUTS, REPORT = "silence", "rollout", "gaps", "cuts", "report"
 FIRST = "first servers"
 HELD, SEARCH, TAKE_OVER, UNFIT, STEPS = "held requests", "search", "take-over", "unfit hosts", "steps"
-RELEASE = "release"
+RELEASE, FORMERS = "release", "formers"
 # What exactness rests on, by the rules of the protocol.
 EXACT = {SILENCE: "P19", ROLLOUT: "P5", CUTS: "P9", SEARCH: "P11", HELD: "P7", TAKE_OVER: "P8"}
 

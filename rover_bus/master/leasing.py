@@ -51,7 +51,9 @@ class LateLease(msgspec.Struct, frozen=True):
     token: int
 
 
-def lease(state: State, request: LeaseRequest, watch: Liveness, now: float) -> Steps:
+def lease(
+    state: State, request: LeaseRequest, watch: Liveness, gathering: stepping.Gathering, now: float
+) -> Steps:
     """Process the progress, take back what the worker never got, then grant. A request that brings and gets nothing is held.
 
     What a request reports is answered at once: only then may its worker report more.
@@ -85,9 +87,10 @@ def lease(state: State, request: LeaseRequest, watch: Liveness, now: float) -> S
     if (
         not tokens
         and request.wanted > 0
-        and (may_grant(state) or stepping.owes(state, ledger, request.member))
+        and (_may_have_more(state, request) or stepping.owes(state, ledger, request.member))
     ):
-        tokens = yield from _grant(state, ledger, request, holder, watch)
+        gathered = ledger.lockstep is None or gathering.is_over(state, ledger.lockstep, now)
+        tokens = yield from _grant(state, ledger, request, holder, watch, gathered)
     if tokens or answers:
         watch.move(request.member.index, request.rate, now)
     reply = leased(state, ledger, request, answers, tokens)
@@ -96,12 +99,14 @@ def lease(state: State, request: LeaseRequest, watch: Liveness, now: float) -> S
     return Hold(request.member)
 
 
-def lease_again(state: State, request: LeaseRequest, watch: Liveness, now: float) -> Steps:
+def lease_again(
+    state: State, request: LeaseRequest, watch: Liveness, gathering: stepping.Gathering, now: float
+) -> Steps:
     """Decide on a held request again. It is no sign of life of its worker: that was noted when it came (P19)."""
     refused = fence(state, request)
     if refused is not None:
         return refused
-    return (yield from lease(state, request, watch, now))
+    return (yield from lease(state, request, watch, gathering, now))
 
 
 def may_grant(state: State) -> bool:
@@ -143,13 +148,14 @@ def speculate(
 
 
 def _grant(
-    state: State, ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Liveness
+    state: State, ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Liveness, gathered: bool
 ) -> Generator[Record, None, list[int]]:
     spec = state.job.spec
     if ledger.lockstep is not None:
-        yield from stepping.form(state, ledger, causes.request(request.member, request.request))
-        opens = may_grant(state)
-        return (yield from stepping.grant(state, ledger, ledger.lockstep, request, opens=opens))
+        cause, opens = causes.request(request.member, request.request), may_grant(state)
+        yield from stepping.form(state, ledger, cause, gathered=gathered)
+        steps = stepping.grant(state, ledger, ledger.lockstep, request, opens=opens, gathered=gathered)
+        return (yield from steps)
     free = ledger.unassigned
     if not free and ledger.streams is None:
         return []
@@ -264,7 +270,7 @@ def _settled(state: State) -> tuple[int, int]:
 def _outcome(state: State, ledger: Ledger, request: LeaseRequest) -> str:
     if state.ending.stop == "finish":
         return "wait" if ledger.outstanding else "closed"
-    if state.ending.stop or (request.member.name not in state.seats.wanted and _was_planned(state, request)):
+    if state.ending.stop or _is_dropped(state, request):
         return "drain"
     if request.retiring:
         return "drain"
@@ -273,9 +279,13 @@ def _outcome(state: State, ledger: Ledger, request: LeaseRequest) -> str:
     return "idle" if ledger.streams is not None and not ledger.outstanding else "wait"
 
 
-def _was_planned(state: State, request: Request) -> bool:
+def _may_have_more(state: State, request: LeaseRequest) -> bool:
+    return may_grant(state) and not _is_dropped(state, request)
+
+
+def _is_dropped(state: State, request: Request) -> bool:
     seated = state.seats.admitted.get(request.member.name)
-    return seated is not None and seated.planned
+    return seated is not None and state.seats.drops(seated)
 
 
 def heartbeat(state: State, request: HeartbeatRequest, watch: Liveness, now: float) -> Steps:

@@ -483,5 +483,5 @@ def order_for(state: State, member: Member) -> tuple[str, str]:
             return "finish", f"part-{member.index}.{member.incarnation}{again}"
         return "go_on", ""
     seated = state.seats.admitted.get(member.name)
-    dropped = seated is not None and seated.planned and member.name not in state.seats.wanted
+    dropped = seated is not None and state.seats.drops(seated)
     return ("drain", "") if state.ending.stop == "drain" or dropped else ("go_on", "")

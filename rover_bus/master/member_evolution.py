@@ -20,11 +20,12 @@ def want(state: State, record: facts.MembersDesired) -> None:
     seats.masters = record.masters or seats.masters
     if record.hosts:
         seats.hosts.named, seats.hosts.slow = record.hosts, record.slow_hosts
-    former = {} if record.proposal else {**seats.done, **seats.wanted}
+    past = {} if record.proposal else {**seats.done, **seats.wanted}
     before = {name: desired.member for name, desired in seats.wanted.items()}
     seats.wanted = {desired.member.name: desired for desired in record.members}
     _note_repairs(seats, before, repair=not record.proposal)
-    seats.done = {name: desired for name, desired in former.items() if name not in seats.wanted}
+    seats.former = {each.member.name: each for each in record.former}
+    seats.done = {name: desired for name, desired in past.items() if name not in seats.wanted}
     for desired in record.members:
         _allocate(seats, desired.member)
 

@@ -7,10 +7,11 @@ replaced by its next incarnation, on its host if that lives, else on the next of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from rover_bus.events.facts import MembersDesired, PlanApplied, PlanProposed
 from rover_bus.events.identity import DesiredMember, MasterSeat, Member, Resources, Role
+from rover_bus.master import formers
 from rover_bus.master.state import State
 
 INCARNATIONS_A_SEAT = 1000  # of a master on one host, before its names could meet those that it has elsewhere
@@ -19,8 +20,8 @@ INCARNATIONS_A_SEAT = 1000  # of a master on one host, before its names could me
 def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDesired:
     """Carry out a plan: keep the members that stay, allocate incarnations for new ones, drop the workers that go.
 
-    A member that the plan names in `replaces` is followed by its next incarnation. Servers that serve are never
-    dropped here: first their slots move away (`rollout`).
+    A member that the plan names in `replaces` is followed by its next incarnation, and a worker trains on until that one comes
+    where it can (`formers`). Servers that serve are never dropped here: first their slots move away (`rollout`).
     """
     named = proposal.hosts or state.seats.hosts.named or ["local"]
     slow = proposal.slow_hosts
@@ -37,13 +38,17 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
             if kept.member in proposal.replaces:  # slow, not lost: it drains
                 kept = _next(state, kept, load, slow=slow)
                 kept = kept.replace(host=next(chosen[role], "") or kept.host)
+            elif proposal.rolls_back:
+                kept = formers.taken_back(state, kept, resources) or kept
             members.append(kept.replace(resources=resources))
         else:
             host = next(chosen[role], "") or able[role][len(members) % len(able[role])]
             members.append(_desired(state, role, index, host, resources))
+    former = formers.of_plan(state, members, proposal.stays)
     return MembersDesired(
         plan=state.seats.plan + 1,
         members=members,
+        former=former,
         reason=proposal.reason,
         proposal=proposal.plan,
         masters=state.seats.masters or [MasterSeat(host=host) for host in proposal.masters],
@@ -99,7 +104,8 @@ def server_indexes(state: State, count: int) -> list[int]:
 def worker_indexes(state: State, count: int) -> list[int]:
     """Return the workers to run for a plan of `count`: of those there are, the ones that train before the ones still to come."""
     wanted = [d.member for d in state.seats.wanted.values() if d.member.role == "worker"]
-    first = sorted(wanted, key=lambda member: (not state.seats.has(member), member.index))
+    trains = {m: state.seats.has(m) or state.seats.has_former(m.name) for m in wanted}
+    first = sorted(wanted, key=lambda member: (not trains[member], member.index))
     present = sorted(member.index for member in first[:count])
     free = (index for index in range(count) if index not in present)
     return [*present, *(next(free) for _ in range(count - len(present)))]
@@ -248,16 +254,25 @@ def remove_members(state: State, names: set[str], cause: str, reason: str) -> Me
     return _changed(state, members, cause, reason)
 
 
+def without_formers(state: State, names: Collection[str], cause: str, reason: str) -> MembersDesired:
+    """The members as they are; the formers of these, by name, are to end."""
+    return _changed(state, list(state.seats.wanted.values()), cause, reason, relieved=names)
+
+
 def _changed(
     state: State,
     members: list[DesiredMember],
     cause: str,
     reason: str,
     masters: list[MasterSeat] | None = None,
+    relieved: Collection[str] = (),
 ) -> MembersDesired:
+    stay = formers.still_wanted(state, members)
+    former = [each for each in stay if each.member.name not in relieved]
     return MembersDesired(
         plan=state.seats.plan + 1,
         members=members,
+        former=former,
         reason=reason,
         masters=state.seats.masters if masters is None else masters,
         cause=cause,

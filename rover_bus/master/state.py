@@ -105,6 +105,7 @@ class Seats(msgspec.Struct, omit_defaults=True):
     left: dict[str, Member] = {}  # whose last goodbye counts as a failure of the program
     gaps: list[str] = []  # lost workers whose successors are not named yet
     repairing: list[str] = []  # members whose next incarnation was named and is not there yet
+    former: dict[str, DesiredMember] = {}  # workers that train on until the incarnation that is wanted comes
     masters: list[MasterSeat] = []  # by index
     hosts: Hosts = msgspec.field(default_factory=Hosts)
 
@@ -124,6 +125,20 @@ class Seats(msgspec.Struct, omit_defaults=True):
         """Whether this very incarnation is wanted: not one whose successor is planned already."""
         desired = self.wanted.get(member.name)
         return desired is not None and desired.member == member
+
+    def stays(self, member: Member) -> bool:
+        """Whether this very incarnation is to go on: it is wanted, or trains until its successor comes."""
+        former = self.former.get(member.name)
+        return self.wants(member) or (former is not None and former.member == member)
+
+    def drops(self, seated: Admitted) -> bool:
+        """Whether an admitted member is to leave."""
+        return seated.planned and not self.stays(seated.member)
+
+    def has_former(self, name: str) -> bool:
+        """Whether a former incarnation of a wanted worker is there and trains on."""
+        former = self.former.get(name)
+        return former is not None and self.has(former.member)
 
     def has(self, member: Member) -> bool:
         """Whether this very incarnation is admitted."""

@@ -2,7 +2,8 @@
 
 Asked by `leasing` for grants and by the decider after each input; the state is `lockstep`. Design: docs/design/0043.
 
-- A group is formed of all workers that are there when none of them holds a lease: at the end of a step that all have taken.
+- A group is formed of all workers that are there when none of them holds a lease: at the end of a step that all have taken. Where
+  others are missing, those that come within seconds of one another join together (`Gathering`).
 - Leases are granted in rounds: the first worker to ask opens one, and each of the others gets as many batches in it. Where an epoch
   has fewer left than the group has members, the others take the last batch along with its worker: servers apply it once (P2).
 - A group breaks when a member is lost or fails before its steps are done. What the others' programs then raise follows from it: it
@@ -30,6 +31,8 @@ from rover_bus.master.watch import is_known
 
 ROUND_S = 2.0  # a round lasts no longer: a change of the group waits for its end
 FIRST_STEPS = 2  # of a round, before a rate is known
+JOIN_S = 10.0  # after the last arrival, for others to come that join with it
+LEAVE_S = 3.0  # where a group stands still because a member left it, for others that are about to come
 BREAK_PATIENCE_S = (
     10.0  # for the others to end after a broken step; then they are ended: their barrier did not break
 )
@@ -52,6 +55,24 @@ class StepClock:
         return now - self.since
 
 
+@dataclass(slots=True)
+class Gathering:
+    """Since when the same workers are there, and the present group stands still or goes on. Never logged (P19)."""
+
+    seen: tuple[tuple[Member, ...], bool] = ((), False)
+    since: float = 0.0
+
+    def is_over(self, state: State, lockstep: Lockstep, now: float) -> bool:
+        """Whether the next group is formed without those that are missing: nothing came for a while."""
+        if not _is_missing(state):
+            return True
+        stopped = bool(lockstep.members) and not all(_stays(state, member) for member in lockstep.members)
+        seen = tuple(_present(state)), stopped
+        if seen != self.seen:
+            self.seen, self.since = seen, now
+        return now - self.since >= (LEAVE_S if stopped else JOIN_S)
+
+
 # -- grants ------------------------------------------------------------------------------------------------------------
 
 
@@ -64,14 +85,14 @@ def owes(state: State, ledger: Ledger, member: Member) -> bool:
 
 
 def grant(
-    state: State, ledger: Ledger, lockstep: Lockstep, request: LeaseRequest, *, opens: bool
+    state: State, ledger: Ledger, lockstep: Lockstep, request: LeaseRequest, *, opens: bool, gathered: bool
 ) -> Generator[Record, None, list[int]]:
-    """Grant what is due to a worker of the group. `opens`: it may open the next round."""
+    """Grant what is due to a worker of the group. `opens`: it may open the next round, unless others have `gathered`."""
     member = request.member
     if lockstep.broken or not lockstep.has(member):
         return []
     due = lockstep.owes(member.index)
-    if not due and opens and not request.retiring and _goes_on(state, lockstep):
+    if not due and opens and not request.retiring and _goes_on(state, lockstep, gathered):
         due = _round(ledger, lockstep, state.job.spec.leases, request.rate)
     if not due:
         return []
@@ -127,12 +148,10 @@ def _round(ledger: Ledger, lockstep: Lockstep, spec: LeaseSpec, rate: float) -> 
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def form(state: State, ledger: Ledger, cause: str, *, of_all: bool = True) -> Steps:
-    """Form the next group when the present one has taken its steps and others are there. `of_all`: not while one is missing."""
+def form(state: State, ledger: Ledger, cause: str, *, gathered: bool) -> Steps:
+    """Form the next group when the present one has taken its steps and others are there. `gathered`: no other is waited for."""
     lockstep = ledger.lockstep
-    if lockstep is None or lockstep.broken or ledger.outstanding or lockstep.owed:
-        return
-    if of_all and _is_missing(state):
+    if lockstep is None or lockstep.broken or ledger.outstanding or lockstep.owed or not gathered:
         return
     present = _present(state)
     if present and present != lockstep.members:
@@ -144,27 +163,28 @@ def _present(state: State) -> list[Member]:
 
 
 def _is_missing(state: State) -> bool:
+    """Whether a wanted worker is not there, nor its former."""
     wanted = (each.member for each in state.seats.wanted.values() if each.member.role == "worker")
-    return any(not state.seats.has(member) for member in wanted)
+    return any(not state.seats.has(member) and not state.seats.has_former(member.name) for member in wanted)
 
 
 def _stays(state: State, member: Member) -> bool:
     """Whether a worker is there, and not to leave."""
     known = state.seats.admitted.get(member.name)
-    return known is not None and known.member == member and (not known.planned or state.seats.wants(member))
+    return known is not None and known.member == member and not state.seats.drops(known)
 
 
-def _goes_on(state: State, lockstep: Lockstep) -> bool:
-    """Whether the present group may take further steps: all its members stay, and no complete other one waits for it to end."""
+def _goes_on(state: State, lockstep: Lockstep, gathered: bool) -> bool:
+    """Whether the present group may take further steps: all its members stay, and no other one waits for it to end."""
     if not all(_stays(state, member) for member in lockstep.members):
         return False
-    return _is_missing(state) or len(_present(state)) == len(lockstep.members)
+    return not gathered or len(_present(state)) == len(lockstep.members)
 
 
 # -- broken steps ------------------------------------------------------------------------------------------------------
 
 
-def follow(state: State, ledger: Ledger, clock: StepClock, now: float) -> Steps:
+def follow(state: State, ledger: Ledger, clock: StepClock, gathering: Gathering, now: float) -> Steps:
     """See to what the present state of the group implies: a broken one is judged, and the next one is formed."""
     lockstep = ledger.lockstep
     if lockstep is None or isinstance(state.phase, Ended):
@@ -174,13 +194,7 @@ def follow(state: State, ledger: Ledger, clock: StepClock, now: float) -> Steps:
         yield from _end_broken(state, ledger, lockstep, clock, now, cause)
     if not isinstance(state.phase, Training) or state.ending.stop:
         return
-    patience_s = state.job.spec.moves.start_patience_s
-    late = (
-        not lockstep.members
-        and _is_missing(state)
-        and clock.waited("start", lockstep.number, now) > patience_s
-    )
-    yield from form(state, ledger, cause, of_all=not late)
+    yield from form(state, ledger, cause, gathered=gathering.is_over(state, lockstep, now))
 
 
 def _end_broken(

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from rover_bus.master.cutting import CutPace
 from rover_bus.master.refitting import OwedRefits
 from rover_bus.master.releasing import ReleaseClock
+from rover_bus.master.relieving import Successors
 from rover_bus.master.rollout import StepPatience
 from rover_bus.master.searching import SearchClock
-from rover_bus.master.stepping import StepClock
+from rover_bus.master.stepping import Gathering, StepClock
 from rover_bus.master.traffic import Telemetry
 from rover_bus.master.waiting import HeldRequests
 from rover_bus.master.watch import Liveness
@@ -29,6 +30,8 @@ class Unlogged:
     held: HeldRequests = field(default_factory=HeldRequests)
     search_clock: SearchClock = field(default_factory=SearchClock)
     steps: StepClock = field(default_factory=StepClock)
+    gathering: Gathering = field(default_factory=Gathering)
     first_servers: StepClock = field(default_factory=StepClock)
     release: ReleaseClock = field(default_factory=ReleaseClock)
+    successors: Successors = field(default_factory=Successors)
     refits: OwedRefits = field(default_factory=OwedRefits)

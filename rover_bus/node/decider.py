@@ -115,7 +115,8 @@ def decide(state: HostMembers, now_s: float, leave_out: Collection[str] = ()) ->
     for key, known in state.observed.items():
         wanted, uid = desired.get(key), _uid(state, key[0])
         hurried = _is_lost(known, wanted, uid)
-        if not _is_desired(known, wanted, uid) and (not known.stopping or hurried > known.hurried):
+        stays = _is_desired(known, wanted, uid) or _is_former(state, known)
+        if not stays and (not known.stopping or hurried > known.hurried):
             effects.append(Stop(known.incarnation, hurried))
     held: set[str] = set()  # jobs with a worker that waits for a trial of its program
     used: set[SpareKey] = set()  # spares that become members now
@@ -272,6 +273,18 @@ def _is_desired(known: ObservedMember, desired: DesiredMember | None, uid: str) 
         return False
     return known.desired.member.incarnation == desired.member.incarnation or (
         desired.restart and known.desired.member.incarnation > desired.member.incarnation
+    )
+
+
+def _is_former(state: HostMembers, known: ObservedMember) -> bool:
+    """Whether this incarnation trains on here until its successor comes elsewhere."""
+    about, run = state.jobs.get(known.job), known.incarnation
+    former = about.former.get(run.member.name) if about is not None else None
+    return (
+        about is not None
+        and former is not None
+        and former.member == run.member
+        and same_run(run.uid, about.uid)
     )
 
 

@@ -7,7 +7,8 @@ Read by decider.py. The rules of this half, each in one place:
 - `plan.proposed` names the hosts of the masters, so that leader and standby run before any master exists. From the first
   `members.desired` that names them on, the job's own log decides where they are: a lost host's go elsewhere. When every host
   with one is silent, `members.unheard` names a stand-in: it leads, and decides where they are from then on.
-- `job.ended` ends everything of the job. What no desired state names is drained.
+- `job.ended` ends everything of the job. What no desired state names is drained. What it names as `former` is kept, and never
+  started: its successor is desired elsewhere, and has not come yet.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ class DesiredJob:
     uid: str = ""
     fence: Fence = (-1, -1, -1, -1)
     members: Mapping[str, DesiredMember] = field(default_factory=dict)
+    former: Mapping[str, DesiredMember] = field(
+        default_factory=dict
+    )  # train on here until their successors come elsewhere
     plan: tuple[int, int] = (-1, -1)  # (Brain term, number)
     masters: Mapping[int, int] = field(default_factory=dict)  # of this host: index -> first incarnation here
     seated: bool = False  # a master decided where masters run: plans do only while there is none
@@ -284,7 +288,9 @@ def _evolve_job(state: HostMembers, fact: FollowedFact) -> HostMembers:
         case MembersUnheard(stand_in=MasterSeat(host=state.host, first=first)) if not known.ended:
             changed = replace(known, masters={0: first}, seated=True)
         case JobEnded():
-            changed = replace(known, ended=True, members={}, masters={}, program=None, trial=UNTRIED)
+            changed = replace(
+                known, ended=True, members={}, former={}, masters={}, program=None, trial=UNTRIED
+            )
         case JobForgotten(uid=uid) if same_run(uid, known.uid) and (known.ended or not known.uid):
             changed = DesiredJob(uid=uid, ended=True, forgotten=True)
         case MembersUnheard() | JobForgotten():
@@ -310,7 +316,8 @@ def _plan(known: DesiredJob, fact: PlanProposed, host: str) -> DesiredJob:
 def _desire(known: DesiredJob, fact: MembersDesired, fence: Fence, host: str) -> DesiredJob:
     here = [each for each in fact.members if each.host == host]
     members = {each.member.name: each for each in here if each.member.role == "ps" or each.command}
-    changed = replace(known, uid=known.uid or fact.uid, fence=fence, members=members)
+    former = {each.member.name: each for each in fact.former if each.host == host}
+    changed = replace(known, uid=known.uid or fact.uid, fence=fence, members=members, former=former)
     if not fact.masters:
         return changed
     seats = {index: seat.first for index, seat in enumerate(fact.masters) if seat.host == host}

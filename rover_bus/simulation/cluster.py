@@ -1,6 +1,7 @@
-"""A simulated cluster: one host with its daemon, the Brain, and whatever the platform starts; and the hands that break it.
+"""A simulated cluster: a host with its daemon, the Brain, and whatever the platform starts; and the hands that break it.
 
-Fed by a Plan; `blow` does what chaos would do from outside. Every process has a bus connection of its own: when it is killed,
+Fed by a Plan; `blow` does what chaos would do from outside. Workers may go to a second host, which is
+there from then on. Every process has a bus connection of its own: when it is killed,
 its tasks end, its connection dies, and nothing of it runs on.
 """
 
@@ -18,6 +19,7 @@ from rover_bus.events.codec import encode
 from rover_bus.events.deciding import ServiceProcess
 from rover_bus.events.errors import BusError, RoverError
 from rover_bus.events.facts import JobFact, PlanProposed, SlotsMoveRequested
+from rover_bus.events.identity import Member
 from rover_bus.events.leadership import Deposed, read_leader
 from rover_bus.events.log import Record
 from rover_bus.events.memory_broker import MemoryBroker
@@ -27,15 +29,16 @@ from rover_bus.master.checks import broken
 from rover_bus.master.decider import MasterDecider
 from rover_bus.node.daemon import Daemon
 from rover_bus.node.host import Host
-from rover_bus.node.port import Key, StartOrder
+from rover_bus.node.port import Incarnation, StartOrder
 from rover_bus.node.presence import Presence
+from rover_bus.node.simulated import SimulatedHost
 from rover_bus.simulation.digester import digest_for_ever
 from rover_bus.simulation.members import Shared, run_server, run_worker
 from rover_bus.simulation.plan import Blow, chance_of
 from rover_bus.simulation.storage import StorageDaemon
 
 JOB = "job"
-HOST = "h1"
+HOST, OTHER = "h1", "h2"
 
 
 class Cluster:
@@ -44,13 +47,13 @@ class Cluster:
     def __init__(self, broker: MemoryBroker, shared: Shared) -> None:
         self.broker, self.shared = broker, shared
         broker.ensure(STREAMS, BUCKETS)
-        self.host = shared.rules.host(self._run_member)
+        self.host, self.other = (shared.rules.host(self._run_member) for _ in range(2))
         self._processes = 0
         self._services: dict[str, asyncio.Task[None]] = {}
-        self._names: dict[Key, str] = {}
+        self._names: dict[Member, str] = {}
         self._daemons = 0
         self._brains = 0
-        self._wishes = 0
+        self._wishes, self._servers = 0, shared.plan.servers
         self._healing: list[asyncio.Task[None]] = []
 
     # -- services --------------------------------------------------------------------------------------------------------
@@ -71,6 +74,15 @@ class Cluster:
         self._services["daemon"] = self._spawn(
             name, _beside(digesting, daemon.run(asyncio.Event(), lambda: None, then="leave"))
         )
+
+    def _start_other(self) -> None:
+        """A second host, for workers alone."""
+        if "other" not in self._services:
+            bus = self.broker.connect("daemon-other")
+            host = Host(name=OTHER, daemon="other", settings=Settings(hosts=HostSettings(sample_every_s=0.0)))
+            daemon = Daemon(bus, host, Presence(bus, OTHER, "other", OTHER), self.other.attach)
+            running = daemon.run(asyncio.Event(), lambda: None, then="leave")
+            self._services["other"] = self._spawn("daemon-other", running)
 
     def start_storage(self) -> None:
         """What a daemon does for storage has a connection of its own: it is not killed with the platform."""
@@ -116,7 +128,7 @@ class Cluster:
         member = order.incarnation.member
         self._processes += 1
         name = f"{member}/{self._processes}"
-        self._names[order.incarnation.key] = name
+        self._names[order.incarnation.member] = name
         self.shared.say(f"{member} starts")
         bus = self.broker.connect(name)
         try:
@@ -124,7 +136,7 @@ class Cluster:
                 return await self._run_master(bus, name)
             if member.role == "ps":
                 return await run_server(bus, member, self.shared, leave)
-            return await run_worker(bus, member, self.shared, leave, self._processes)
+            return await run_worker(bus, order.incarnation.desired, self.shared, leave, self._processes)
         finally:
             self.broker.kill(name)
             self.shared.say(f"{member} ends")
@@ -182,12 +194,14 @@ class Cluster:
                 self.broker.restart(blow.for_s / 4)
             case "move_slots" | "scale":
                 self._ask(self._wish(blow))
+            case "move_workers":
+                self._start_other()
+                self._ask(self._journey(blow))
             case "kill_server":
                 self._kill("ps", blow.who)
             case "kill_all":
                 self.shared.say("SIGKILL to every process of the job")
-                for key in list(self.host.members):
-                    self.host.kill(key)
+                self._kill_all()
             case "lose_memory":
                 part = f"ps-{int(blow.who * self.shared.plan.servers)}"
                 self.shared.say(f"what {part} had staged is lost")
@@ -195,8 +209,7 @@ class Cluster:
             case "lose_all_memory":
                 self.shared.say("SIGKILL to every process of the job, and all that was staged is lost")
                 self.shared.memory.parts.clear()
-                for key in list(self.host.members):
-                    self.host.kill(key)
+                self._kill_all()
             case "damage_storage":
                 hit = self.shared.storage.damage(random.Random(blow.who), int(blow.for_s))
                 self.shared.say(f"checkpoints {hit} on storage are damaged")
@@ -210,7 +223,7 @@ class Cluster:
         """Return what a person asks for: slots elsewhere, or another number of servers."""
         self._wishes += 1
         if blow.act == "scale":
-            servers = 1 + int(blow.who * 3)
+            servers = self._servers = 1 + int(blow.who * 3)
             self.shared.say(f"a person wants {servers} servers")
             return PlanProposed(
                 job=JOB,
@@ -220,10 +233,31 @@ class Cluster:
                 hosts=[HOST],
                 masters=[HOST, HOST],
             )
-        present = sorted(name for _, name in self._living("ps")) or ["ps-0"]
+        present = sorted(run.member.name for _, run in self._living("ps")) or ["ps-0"]
         source = present[int(blow.who * len(present))]
         self.shared.say(f"a person wants {blow.for_s:.0%} of the slots of {source} elsewhere")
         return SlotsMoveRequested(job=JOB, source=source, share=blow.for_s)
+
+    def _journey(self, blow: Blow) -> PlanProposed:
+        """Return a plan that gives workers the other host than they have."""
+        self._wishes += 1
+        living = self._living("worker")
+        moved = living[: max(round(blow.for_s * len(living)), 1)]
+        names, stays = [run.member for _, run in moved], blow.who < 0.8
+        words = "once their successors are there" if stays else "at once"
+        self.shared.say(f"{', '.join(map(str, names))} shall leave their hosts {words}")
+        return PlanProposed(
+            job=JOB,
+            plan=1000 + self._wishes,
+            workers=self.shared.plan.workers,
+            servers=self._servers,
+            hosts=[HOST, OTHER],
+            masters=[HOST, HOST],
+            replaces=names,
+            stays=names if stays else [],
+            worker_hosts=[OTHER if host is self.host else HOST for host, _ in moved],
+            server_hosts=[HOST] * self._servers,
+        )
 
     def _ask(self, fact: JobFact) -> None:
         async def insist() -> None:
@@ -238,24 +272,36 @@ class Cluster:
 
         self._healing.append(asyncio.create_task(insist()))
 
-    def _living(self, role: str) -> list[Key]:
-        return [key for key, each in self.host.members.items() if each.desired.member.role == role]
+    def _living(self, role: str) -> list[tuple[SimulatedHost, Incarnation]]:
+        return [
+            (host, run)
+            for host in (self.host, self.other)
+            for run in host.members.values()
+            if run.desired.member.role == role
+        ]
 
     def _kill(self, role: str, who: float) -> None:
         living = self._living(role)
         if living:
-            key = living[int(who * len(living))]
-            self.shared.say(f"SIGKILL {self._names.get(key, key)}")
-            self.host.kill(key)
+            host, run = living[int(who * len(living))]
+            self.shared.say(f"SIGKILL {self._names.get(run.member, run.key)}")
+            host.kill(run.key)
+
+    def _kill_all(self) -> None:
+        for host in (self.host, self.other):
+            for key in list(host.members):
+                host.kill(key)
 
     async def _kill_master(self, leader: bool) -> None:
         entry = self.broker.buckets[LEADERS].entries.get(JOB)
         found = read_leader(entry)
         holder = found.holder if found is not None else ""
-        for key in self._living("master"):
-            if (self._names.get(key) == holder) == leader:
-                self.shared.say(f"SIGKILL {self._names[key]} ({'leading' if leader else 'standing by'})")
-                self.host.kill(key)
+        for host, run in self._living("master"):
+            if (self._names.get(run.member) == holder) == leader:
+                self.shared.say(
+                    f"SIGKILL {self._names[run.member]} ({'leading' if leader else 'standing by'})"
+                )
+                host.kill(run.key)
                 return
 
     async def _kill_service(
@@ -266,6 +312,7 @@ class Cluster:
             return
         self.shared.say(f"SIGKILL {task.get_name()}")
         before()
+        self.broker.kill(task.get_name())  # it cannot say goodbye
         task.cancel()
         self._later(for_s, start)
 
@@ -273,7 +320,7 @@ class Cluster:
         """A member cannot reach the broker for a while, but goes on: the zombie of S3."""
         living = self._living("worker") or self._living("master")
         if living:
-            name = self._names[living[int(blow.who * len(living))]]
+            name = self._names[living[int(blow.who * len(living))][1].member]
             self.shared.say(f"{name} is cut off for {blow.for_s:.1f} s")
             self.broker.partition(name)
             self._later(blow.for_s, lambda: self.broker.heal(name))
@@ -288,6 +335,7 @@ class Cluster:
     async def shut_down(self) -> None:
         """End everything that still runs."""
         self.host.lose_power()
+        self.other.lose_power()
         tasks = [*self._services.values(), *self._healing]
         for task in tasks:
             task.cancel()

@@ -23,7 +23,7 @@ from rover_bus.client.worker import Worker
 from rover_bus.events.bus import Bus
 from rover_bus.events.data_facts import SkippedRow
 from rover_bus.events.errors import Refused, RoverError
-from rover_bus.events.identity import Member
+from rover_bus.events.identity import DesiredMember, Member
 from rover_bus.events.job import Dataset
 from rover_bus.events.profiles import WorkerProfile
 from rover_bus.events.requests import FailureRequest, JoinReply, JoinRequest, RoutingTable
@@ -107,9 +107,10 @@ async def _until_left(work: Coroutine[Any, Any, None], leave: asyncio.Event) -> 
         await asyncio.gather(living, leaving, return_exceptions=True)
 
 
-async def run_worker(bus: Bus, member: Member, shared: Shared, leave: asyncio.Event, pid: int) -> int:
+async def run_worker(bus: Bus, desired: DesiredMember, shared: Shared, leave: asyncio.Event, pid: int) -> int:
     """One worker's run: join, train what it is given, leave."""
-    worker = Worker(member, nonce=f"{member}/{pid}", host="h1", pid=pid)
+    member = desired.member
+    worker = Worker(member, nonce=f"{member}/{pid}", host=desired.host, pid=pid)
     session = Session(bus, "job", worker)
     talking = asyncio.ensure_future(session.run())
     obeying = asyncio.ensure_future(_drain_when_told(session, leave))

@@ -28,6 +28,7 @@ Act = Literal[
     "lose_memory",  # what a server had staged is gone
     "lose_all_memory",  # every process of the job, and all that was staged
     "damage_storage",  # the newest `for_s` checkpoints on storage; `who` decides how
+    "move_workers",  # to another host, `for_s` of them; `who` says whether they train until their successors are there
     "power_cut",  # not drawn: the tail of the log may be lost with it (P21)
 ]
 
@@ -117,6 +118,7 @@ def draw(seed: int) -> Plan:
                     *_moves(seed, expected_s),
                     *_losses(seed, expected_s),
                     *_damage(seed, expected_s),
+                    *_journeys(seed, expected_s),
                 ),
                 key=lambda blow: blow.at_s,
             )
@@ -168,6 +170,17 @@ def _losses(seed: int, expected_s: float) -> tuple[Blow, ...]:
     return tuple(
         Blow(chance.uniform(0.5, expected_s), chance.choice(acts), chance.random())
         for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))
+    )
+
+
+def _journeys(seed: int, expected_s: float) -> tuple[Blow, ...]:
+    """Workers go to another host, and back, in every third history; what is struck meanwhile is drawn as in the others."""
+    chance = random.Random(f"{seed}/journeys")
+    if chance.random() < 2 / 3:
+        return ()
+    return tuple(
+        Blow(chance.uniform(0.5, expected_s), "move_workers", chance.random(), chance.random())
+        for _ in range(chance.randint(1, 4))
     )
 
 

@@ -218,8 +218,9 @@ def _size(case: Case, placed: JobPlacement) -> Size:
 
 def _wanted(case: Case, placed: JobPlacement) -> Wanted:
     """What the engine is asked for, on the hosts that a plan named."""
-    workers, servers = (tuple(map(_number_of, hosts)) for hosts in (placed.worker_hosts, placed.server_hosts))
-    return Wanted(case.name, _size(case, placed), workers, servers)
+    hosts = placed.worker_hosts, placed.server_hosts, placed.stays_on
+    workers, servers, stays_on = (tuple(map(_number_of, each)) for each in hosts)
+    return Wanted(case.name, _size(case, placed), workers, servers, stays_on)
 
 
 def _turn(wanted: Wanted, held: Size | None) -> tuple[bool, bool]:

@@ -65,8 +65,11 @@ def _narrate_job(fact: facts.AboutJob) -> str:
 def _narrate_members(fact: facts.AboutMembers) -> str:
     """Members and what they do together."""
     match fact:
-        case facts.MembersDesired(members=members):
-            return f"members desired: {_names(each.member for each in members)}"
+        case facts.MembersDesired(members=members, former=former):
+            kept = (
+                f"; until their successors come: {_names(each.member for each in former)}" if former else ""
+            )
+            return f"members desired: {_names(each.member for each in members)}{kept}"
         case facts.MemberAdmitted(member=member, host=host, pid=pid):
             return f"{member} joined{f' on {host}' if host else ''}{f' (pid {pid})' if pid else ''}"
         case facts.MemberLost(member=member, reason=reason, leases_returned=leases):

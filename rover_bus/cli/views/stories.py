@@ -286,6 +286,6 @@ def _members(happened: Happened) -> list[Member]:
     if isinstance(fact, HostStarted):
         return [fact.process.member]
     if isinstance(fact, MembersDesired):
-        return [each.member for each in fact.members]
+        return [each.member for each in (*fact.members, *fact.former)]
     member = getattr(fact, "member", None)
     return [member] if isinstance(member, Member) else []

@@ -21,7 +21,7 @@ from rover_bus.brain.models.hosts import (
     usual_pace,
 )
 from rover_bus.brain.replacing import replace_stragglers
-from rover_bus.brain.rooms import named_hosts, place
+from rover_bus.brain.rooms import free_of, named_hosts, place
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.brain.watch import JobSamples
 from rover_bus.events.facts import PlanProposed, Size, SlotsMoveRequested
@@ -115,6 +115,28 @@ def close(state: BrainState, paces: dict[str, float], times: int = 1) -> None:
     ]
     for _ in range(times):
         evolve(state, WindowClosed(job="j", seconds=4.0, clean=True, workers=workers))
+
+
+def test_a_worker_that_trains_on_until_its_successor_comes_is_counted_where_it_is() -> None:
+    names = {"ps-0": "a", "worker-0": "a", "worker-1": "a"}
+    state = cluster(names)
+    alone = {host: free_of(host, state).cores for host in "ab"}
+    each = state.jobs["j"].charge(FOUR).worker_cores
+    moved = [member("ps-0"), member("worker-0"), member("worker-1", 2)]
+    seen = MembersSeen(
+        job="j",
+        members_plan=2,
+        members=moved,
+        hosts=["a", "a", "b"],
+        former=[member("worker-1")],
+        former_hosts=["a"],
+    )
+    evolve(state, seen)
+    assert each > 0
+    assert free_of("a", state).cores == pytest.approx(alone["a"])
+    assert free_of("b", state).cores == pytest.approx(alone["b"] - each)
+    evolve(state, MembersSeen(job="j", members_plan=3, members=moved, hosts=["a", "a", "b"]))
+    assert free_of("a", state).cores == pytest.approx(alone["a"] + each)
 
 
 APART = {"ps-0": "a", "ps-1": "b", "worker-0": "a", "worker-1": "a", "worker-2": "b", "worker-3": "b"}

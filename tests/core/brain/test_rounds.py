@@ -18,14 +18,14 @@ from rover_bus.brain.history import traits_of
 from rover_bus.brain.judging import judge
 from rover_bus.brain.log import JobGone, JobSeen
 from rover_bus.brain.next_best import _some_of
-from rover_bus.brain.rooms import fits_hosts, moving_workers
+from rover_bus.brain.rooms import MemberHosts, fits_hosts, may_stay, moving_workers
 from rover_bus.brain.settling import settle
 from rover_bus.brain.sizing import first_size, narrowed
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainRuleOff, Change, TriedSize
 from rover_bus.brain.wishes import CapacityLeft, Wish
-from rover_bus.events.facts import JobSubmitted, PlanKept, PlanProposed, PlanRolledBack
+from rover_bus.events.facts import JobSubmitted, PlanKept, PlanProposed, PlanRolledBack, Size
 from rover_bus.events.host_facts import HostRegistered
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.inputs import Observed, Ticked, TookOver
@@ -179,6 +179,7 @@ def test_workers_that_have_no_room_to_grow_on_their_host_are_followed_elsewhere(
     assert isinstance(plan, PlanProposed)
     assert [str(member) for member in plan.replaces] == ["worker-2.1", "worker-3.1"]
     assert plan.worker_hosts == ["i", "i"]
+    assert plan.stays == plan.replaces, "they train on until those are there"
     wider = size(4, cores=1.0)
     assert not fits_hosts(job, wider, state), "more than half of the workers would start elsewhere"
     job.slowest_start_s = 1.0
@@ -188,6 +189,28 @@ def test_workers_that_have_no_room_to_grow_on_their_host_are_followed_elsewhere(
     job.slowest_start_s = 0.1 * job.remaining_s
     assert not fits_hosts(job, wider, state)
     assert moving_workers(job, size(5), state) == [], "who stays as large stays where it is"
+
+
+def test_workers_stay_until_their_successors_come_where_their_host_has_room_for_what_comes_meanwhile() -> (
+    None
+):
+    job, full = runs("job", size(4)), runs("full", size(9))
+    state = cluster(job, full, hosts="hi")  # 7.5 of 8 cores of h are taken, 0 of i
+    moving = [member for member in job.members if member.index in (2, 3)]
+    larger = size(4, cores=0.75)
+
+    def stays(then: Size, **places: list[str]) -> list[str]:
+        return [str(member) for member in may_stay(job, then, moving, MemberHosts(**places), state)]
+
+    both = ["worker-2.1", "worker-3.1"]
+    assert stays(larger, workers=["i", "i"]) == both, "what grows beside them takes what is free"
+    assert stays(size(4).replace(server_cores=1.0), workers=["i", "i"]) == both
+    assert stays(larger.replace(server_cores=1.0), workers=["i", "i"]) == [], "they make way for a server"
+    assert stays(larger, workers=["i", "h"]) == [], "one of them starts where another was"
+    assert stays(size(4, 2), workers=["i", "i"], servers=["h"]) == both
+    assert stays(size(4, 3), workers=["i", "i"], servers=["h", "h"]) == []
+    state.hosts = {"i": state.hosts["i"]}
+    assert stays(larger, workers=["i", "i"]) == [], "their host is gone"
 
 
 def test_the_next_best_is_taken_where_hosts_have_no_room_for_the_best() -> None:

@@ -70,6 +70,24 @@ def test_a_window_holds_the_rates_of_every_worker_that_was_wanted() -> None:
     assert window.batch_s == 2.0, "each sample is of one batch"
 
 
+def test_a_worker_that_trains_until_its_successor_comes_counts_and_is_not_its_successors_pace() -> None:
+    watch = JobSamples()
+    watch.restart("j", 0.0)
+    for member in WORKERS:
+        heard(watch, member, 0.5, 2.5, 4.0, 6.0, 8.0)
+    known = job([WORKERS[0], Member("worker", 1, 2)])
+    known.former = [(WORKERS[1], "h")]
+    window = watch.close("j", known, 8.0)
+    assert window is not None
+    assert not window.clean
+    assert [
+        (worker.incarnation, worker.rate, worker.pace < 0, worker.own < 0) for worker in window.workers
+    ] == [
+        (1, 100.0, False, False),
+        (1, 100.0, True, True),
+    ]
+
+
 @pytest.mark.parametrize(("grows", "total"), [(False, 1000), (True, 0)])
 def test_what_a_stream_has_assigned_so_far_is_no_total(grows: bool, total: int) -> None:
     watch = JobSamples()

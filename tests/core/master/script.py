@@ -39,6 +39,7 @@ from rover_bus.events.facts import (
     JobResumeRequested,
     JobStopRequested,
     JobSubmitted,
+    MembersDesired,
     MembersUnheard,
     PlanApproved,
     PlanModeSet,
@@ -159,10 +160,23 @@ class Script:
         )
         return self._notice(JobSubmitted(job="j", spec=spec, uid=UID))
 
-    def do_plan(self, *, replaces: str = "", **words: str) -> list[str]:
-        ended = [self.decider.state.seats.wanted[who].member for who in replaces.split(",") if who]
+    def do_plan(self, *, replaces: str = "", stays: str = "", **words: str) -> list[str]:
+        ended, stay = (
+            [self.decider.state.seats.wanted[who].member for who in names.split(",") if who]
+            for names in (replaces, stays)
+        )
         words = renamed(words, term="brain_term")
-        wish = made(PlanProposed, words, job="j", plan=1, workers=0, servers=0, hosts=["h"], replaces=ended)
+        wish = made(
+            PlanProposed,
+            words,
+            job="j",
+            plan=1,
+            workers=0,
+            servers=0,
+            hosts=["h"],
+            replaces=ended,
+            stays=stay,
+        )
         return self._notice(wish)
 
     def do_answer(self, what: str, **words: str) -> list[str]:
@@ -515,6 +529,7 @@ def show(value: Record | Reply) -> str:
             or isinstance(item, PlanProposed)
             or item == default
             or field.name in ("ledger", "members", "dataset", "routing", "term", "restore")
+            or (isinstance(item, list) and item and isinstance(item[0], DesiredMember))
         ):
             continue
         parts.append(f"{field.name}={plain(item)}")
@@ -525,12 +540,16 @@ def show(value: Record | Reply) -> str:
         parts.append("members=" + " ".join(map(show_place, members)))
     elif members:
         parts.append("members=" + " ".join(map(str, members)))
+    if isinstance(value, MembersDesired) and value.former:
+        parts.append("former=" + " ".join(map(show_place, value.former)))
     return " ".join([tag, *parts])
 
 
 def show_place(desired: DesiredMember) -> str:
-    """A life and its host, where that is not the usual one."""
-    return str(desired.member) + (f"@{desired.host}" if desired.host != "h" else "")
+    """A life, its host where that is not the usual one, and its limit of cores."""
+    cores = desired.resources.cores
+    host = f"@{desired.host}" if desired.host != "h" else ""
+    return f"{desired.member}{host}" + (f"({cores:g})" if cores else "")
 
 
 def plain(item: Any) -> str:

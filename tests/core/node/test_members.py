@@ -63,9 +63,14 @@ def worker(index: int, incarnation: int = 1, host: str = HERE, cores: float = 0.
 
 
 def desired(
-    *members: DesiredMember, term: int = 1, plan: int = 1, uid: str = "u1", job: str = "demo"
+    *members: DesiredMember,
+    term: int = 1,
+    plan: int = 1,
+    uid: str = "u1",
+    job: str = "demo",
+    former: Iterable[DesiredMember] = (),
 ) -> Happening:
-    return MembersDesired(job=job, uid=uid, term=term, plan=plan, members=list(members))
+    return MembersDesired(job=job, uid=uid, term=term, plan=plan, members=list(members), former=list(former))
 
 
 def masters(*hosts: str, plan: int = 1, brain_term: int = 0) -> Happening:
@@ -119,6 +124,33 @@ def test_a_desired_state_is_absolute_so_whom_it_does_not_name_is_drained() -> No
     state, _ = act(after(EMPTY, [submitted(), desired(worker(0), worker(1))]))
     _, actions = act(evolve(state, desired(worker(1), plan=2)))
     assert (started(actions), stopped(actions)) == ([], ["worker-0.1"])
+
+
+def test_a_worker_trains_on_until_its_successor_comes_elsewhere() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0), worker(1))]))
+    moved = worker(0, 2, ELSEWHERE), worker(1, 2, ELSEWHERE)
+    state, actions = act(evolve(state, desired(*moved, plan=2, former=[worker(0), worker(1)])))
+    assert (started(actions), stopped(actions)) == ([], [])
+    state, actions = act(evolve(state, desired(*moved, plan=3, former=[worker(1)])))
+    assert (started(actions), stopped(actions)) == ([], ["worker-0.1"])
+    _, actions = act(evolve(state, JobEnded(job="demo", state="completed")))
+    assert stopped(actions) == ["worker-1.1"]
+
+
+def test_a_former_worker_is_never_started_nor_kept_as_another_incarnation_or_of_another_run() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0, 2))]))
+    moved = worker(0, 4, ELSEWHERE)
+    _, actions = act(evolve(state, desired(moved, plan=2, former=[worker(0, 3)])))
+    assert (started(actions), stopped(actions)) == ([], ["worker-0.2"])
+    assert decide(after(EMPTY, [submitted(), desired(moved, former=[worker(0, 3)])]), 0.0) == []
+    other = after(state, [submitted("u2"), desired(moved, uid="u2", former=[worker(0, 2)])])
+    assert stopped(decide(other, 0.0)) == ["worker-0.2"]
+
+
+def test_a_worker_that_is_kept_and_ends_is_not_started_again() -> None:
+    state, _ = act(after(EMPTY, [submitted(), desired(worker(0))]))
+    state = evolve(state, desired(worker(0, 2, ELSEWHERE), plan=2, former=[worker(0)]))
+    assert decide(evolve(state, ended(worker(0).member)), 0.0) == []
 
 
 def test_a_lower_term_or_plan_is_stale_counted_and_changes_nothing() -> None:

@@ -152,6 +152,45 @@ def running(nodes: int) -> tuple[Runtime, Job]:
     return runtime, found
 
 
+def test_workers_that_may_stay_train_on_as_they_are_until_newcomers_are_faster() -> None:
+    runtime, found = running(nodes=3)
+    machines, name = runtime.machines, found.case.name
+    (node,) = machines.where[name]
+    machines.cores[:] += 4.0
+    held, paces = machines.sizes[name], found.own.copy()
+    other, third = (each for each in range(3) if each != node)
+    grown = held._replace(worker_cores=6.0)
+    runtime.apply(found, Wanted(name, grown, (node, other), (node,), (node,)))
+    assert (found.state, found.live) == ("running", held), "both train on with two cores each"
+    assert found.own.tolist() == paces.tolist()
+    assert found.on == [node, node]
+    assert machines.hosts_of(name, found.on)[0] == (node, other), "what is decided is where they will be"
+    assert machines.beside[name] == [(node, 2.0, 4.0)]
+    (at, live) = found.joins.pop()
+    assert live == grown
+    found.joins, runtime.now = [], at
+    runtime.go_live(found, live)
+    assert (found.on, found.own[0], machines.beside) == ([node, other], paces[0], {})
+    machines.cores[other] = 0.0
+    runtime.apply(found, Wanted(name, held, (node, third), (node,)))
+    assert found.live == held._replace(workers=1), "one that may not stay leaves at once"
+
+
+def test_workers_that_stay_are_charged_and_go_with_a_loss() -> None:
+    runtime, found = running(nodes=3)
+    machines, name, free = runtime.machines, found.case.name, runtime.machines.cores.sum()
+    (node,) = machines.where[name]
+    held = machines.sizes[name]
+    others = tuple(each for each in range(3) if each != node)
+    runtime.apply(found, Wanted(name, held._replace(worker_cores=3.0), others, (node,), (node, node)))
+    assert machines.cores.sum() == free - 2 * 3.0
+    runtime.now = 100.0
+    runtime.touch(found)
+    assert found.result.worker_core_s == pytest.approx(100.0 * 2 * (3.0 + 2.0))
+    runtime.lose(found, 1, 0, None)
+    assert machines.cores.sum() == free - 2 * 1.0
+
+
 def test_memory_that_the_node_has_not_is_given_elsewhere_and_not_at_once() -> None:
     runtime, found = running(nodes=2)
     held = runtime.machines.sizes[found.case.name]
@@ -229,13 +268,14 @@ def test_the_workers_of_one_plan_are_replaced_together_where_it_says() -> None:
     elsewhere = next(node for node in range(3) if node not in found.on)
     runtime.replace(found, {0: elsewhere, 1: elsewhere})
     assert runtime.machines.where[name].get(elsewhere, (0, 0))[0] == 2 + before.get(elsewhere, (0, 0))[0]
-    assert runtime.machines.sizes[name].workers == 4
+    assert runtime.machines.sizes[name].workers == 2
+    assert [each[1:] for each in runtime.machines.beside[name]] == [(2.0, 4.0)] * 2, "they stay until then"
     assert len(found.joins) == 1
     (_, live) = found.joins.pop()
     runtime.replaced(found)
     runtime.go_live(found, live)
     assert found.on == [elsewhere, elsewhere]
-    assert runtime.machines.sizes[name].workers == 2
+    assert not runtime.machines.beside
 
 
 def test_workers_without_room_beside_them_go_before_their_successors_come() -> None:
@@ -249,9 +289,11 @@ def test_workers_without_room_beside_them_go_before_their_successors_come() -> N
 def test_a_replacement_that_is_given_up_leaves_the_job_as_large_as_it_was() -> None:
     runtime, found = running(nodes=3)
     before = runtime.machines.sizes[found.case.name].workers
+    free = runtime.machines.cores.sum()
     runtime.replace(found, {1: -1})
-    assert runtime.machines.sizes[found.case.name].workers == before + 1
+    assert runtime.machines.cores.sum() == free - 2.0
     runtime.lose(found, 1, 0, None)
+    assert runtime.machines.cores.sum() == free
     assert runtime.machines.sizes[found.case.name].workers == before
     assert not found.leaving
 
