@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
+from functools import partial
 
 import msgspec
 
@@ -81,7 +82,7 @@ def lease(
         yield from _seal(ledger, ledger.streams, request, watch)
     if ledger.complete:
         yield from lifecycle.close_epoch(state, causes.request(request.member, number))
-    tokens: list[int] = []
+    tokens, gathered = list[int](), partial(gathering.is_over, state, ledger, now)
     if retry:
         tokens = [token for token, lease in holder.leases.items() if lease.request == number]
     if (
@@ -89,7 +90,6 @@ def lease(
         and request.wanted > 0
         and (_may_have_more(state, request) or stepping.owes(state, ledger, request.member))
     ):
-        gathered = ledger.lockstep is None or gathering.is_over(state, ledger.lockstep, now)
         tokens = yield from _grant(state, ledger, request, holder, watch, gathered)
     if tokens or answers:
         watch.move(request.member.index, request.rate, now)
@@ -148,14 +148,18 @@ def speculate(
 
 
 def _grant(
-    state: State, ledger: Ledger, request: LeaseRequest, holder: Holder, watch: Liveness, gathered: bool
+    state: State,
+    ledger: Ledger,
+    request: LeaseRequest,
+    holder: Holder,
+    watch: Liveness,
+    gathered: stepping.Gathered,
 ) -> Generator[Record, None, list[int]]:
     spec = state.job.spec
     if ledger.lockstep is not None:
         cause, opens = causes.request(request.member, request.request), may_grant(state)
-        yield from stepping.form(state, ledger, cause, gathered=gathered)
-        steps = stepping.grant(state, ledger, ledger.lockstep, request, opens=opens, gathered=gathered)
-        return (yield from steps)
+        yield from stepping.form(state, ledger, cause, gathered)
+        return (yield from stepping.grant(state, ledger, ledger.lockstep, request, opens, gathered))
     free = ledger.unassigned
     if not free and ledger.streams is None:
         return []

@@ -13,8 +13,9 @@ Asked by `leasing` for grants and by the decider after each input; the state is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 
 from rover_bus.events import causes
 from rover_bus.events.facts import GroupBroken, GroupFormed, WorkerFailed
@@ -39,6 +40,9 @@ BREAK_PATIENCE_S = (
 BREAK_INTERVALS = 5  # heartbeats, where these are longer: a silent loss is known after three
 
 Steps = Generator[Record, None, None]
+Gathered = Callable[
+    [], bool
+]  # whether no other worker is waited for: a walk over all, asked where a group may change
 
 
 @dataclass(slots=True)
@@ -62,9 +66,10 @@ class Gathering:
     seen: tuple[tuple[Member, ...], bool] = ((), False)
     since: float = 0.0
 
-    def is_over(self, state: State, lockstep: Lockstep, now: float) -> bool:
+    def is_over(self, state: State, ledger: Ledger, now: float) -> bool:
         """Whether the next group is formed without those that are missing: nothing came for a while."""
-        if not _is_missing(state):
+        lockstep = ledger.lockstep
+        if lockstep is None or not _is_missing(state):
             return True
         stopped = bool(lockstep.members) and not all(_stays(state, member) for member in lockstep.members)
         seen = tuple(_present(state)), stopped
@@ -85,9 +90,9 @@ def owes(state: State, ledger: Ledger, member: Member) -> bool:
 
 
 def grant(
-    state: State, ledger: Ledger, lockstep: Lockstep, request: LeaseRequest, *, opens: bool, gathered: bool
+    state: State, ledger: Ledger, lockstep: Lockstep, request: LeaseRequest, opens: bool, gathered: Gathered
 ) -> Generator[Record, None, list[int]]:
-    """Grant what is due to a worker of the group. `opens`: it may open the next round, unless others have `gathered`."""
+    """Grant what is due to a worker of the group. `opens`: it may open the next round, unless others have gathered."""
     member = request.member
     if lockstep.broken or not lockstep.has(member):
         return []
@@ -148,10 +153,10 @@ def _round(ledger: Ledger, lockstep: Lockstep, spec: LeaseSpec, rate: float) -> 
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def form(state: State, ledger: Ledger, cause: str, *, gathered: bool) -> Steps:
-    """Form the next group when the present one has taken its steps and others are there. `gathered`: no other is waited for."""
+def form(state: State, ledger: Ledger, cause: str, gathered: Gathered) -> Steps:
+    """Form the next group when the present one has taken its steps, others are there, and no more are waited for."""
     lockstep = ledger.lockstep
-    if lockstep is None or lockstep.broken or ledger.outstanding or lockstep.owed or not gathered:
+    if lockstep is None or lockstep.broken or ledger.outstanding or lockstep.owed or not gathered():
         return
     present = _present(state)
     if present and present != lockstep.members:
@@ -174,11 +179,11 @@ def _stays(state: State, member: Member) -> bool:
     return known is not None and known.member == member and not state.seats.drops(known)
 
 
-def _goes_on(state: State, lockstep: Lockstep, gathered: bool) -> bool:
+def _goes_on(state: State, lockstep: Lockstep, gathered: Gathered) -> bool:
     """Whether the present group may take further steps: all its members stay, and no other one waits for it to end."""
     if not all(_stays(state, member) for member in lockstep.members):
         return False
-    return not gathered or len(_present(state)) == len(lockstep.members)
+    return len(_present(state)) == len(lockstep.members) or not gathered()
 
 
 # -- broken steps ------------------------------------------------------------------------------------------------------
@@ -194,7 +199,7 @@ def follow(state: State, ledger: Ledger, clock: StepClock, gathering: Gathering,
         yield from _end_broken(state, ledger, lockstep, clock, now, cause)
     if not isinstance(state.phase, Training) or state.ending.stop:
         return
-    yield from form(state, ledger, cause, gathered=gathering.is_over(state, lockstep, now))
+    yield from form(state, ledger, cause, partial(gathering.is_over, state, ledger, now))
 
 
 def _end_broken(
