@@ -231,7 +231,8 @@ class Brain:
         workers, size = len(run.workers), plan.size
         moved = {member.index for member in plan.replaces if member.role == "worker"}
         run.replaced |= moved
-        run.former = {member.index: run.workers[member.index] for member in plan.stays}
+        stays = () if self._at_once else plan.stays  # what is carried out at once has nothing to wait for
+        run.former = {member.index: run.workers[member.index] for member in stays}
         if plan.step == "replace":
             self._remedies += [
                 MemberRemedy(kind="replace_worker", job=plan.job, index=index) for index in sorted(moved)

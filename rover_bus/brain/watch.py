@@ -66,6 +66,10 @@ class _Open:
     total: int = 0
     log_sequence: int = 0
 
+    def covers(self, member: Member, window_s: float) -> bool:
+        """Whether a worker was observed for most of a window."""
+        return member in self.sums and self.sums[member].seconds >= COVERED * window_s
+
     def take_use(self, said: ProcessSample | WorkerProfile | ServerProfile) -> None:
         """Take in what a member uses of its machine."""
         member = said.member
@@ -270,12 +274,14 @@ class JobSamples:
         wanted = [member for member in known.members if member.role == "worker"]
         if age < window_s or not wanted:
             return None
-        heard = [m for m in wanted if m in opened.sums and opened.sums[m].seconds >= COVERED * window_s]
+        heard = [member for member in wanted if opened.covers(member, window_s)]
         clean = len(heard) == len(wanted)
         if not clean and age < OVERDUE * window_s:
             return None
         workers = [_worker(member, opened.sums[member]) for member in heard]
-        former = [member for member, _ in known.former if member not in heard and member in opened.sums]
+        former = [
+            member for member, _ in known.former if member not in heard and opened.covers(member, window_s)
+        ]
         closed = WindowClosed(
             job=job,
             seconds=round(age, 3),

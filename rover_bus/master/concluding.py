@@ -41,7 +41,7 @@ def leave(state: State, request: LeaveRequest) -> Steps:
     yield MemberLeft(member=member, reason=request.reason, taken=taken, cause=cause)
     done = isinstance(state.phase, Closed | Finishing) or bool(state.ending.stop)
     if is_planned(state, member) and member.role == "worker":
-        if done and not (lifecycle.result_needs_a_worker(state) and not state.seats.workers()):
+        if done and not (lifecycle.result_needs_a_worker(state) and not state.seats.lasting_workers()):
             yield remove_members(state, {member.name}, cause, f"{member} is done")
         elif spent := lifecycle.spent_budget(state):
             yield from lifecycle.end(state, "failed", *spent, cause)

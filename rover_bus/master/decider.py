@@ -138,12 +138,21 @@ class MasterDecider:
 
     def evolve(self, record: Record) -> None:
         """Apply one record of the log: the same function live and in replay."""
+        gone = (
+            record.member
+            if isinstance(record, MemberLost | MemberLeft) and self._has(record.member)
+            else None
+        )
         self.state = evolve(self.state, record)
-        if isinstance(record, MemberLost | MemberLeft):
-            self.unlogged.watch.forget(record.member)
-            self.unlogged.held.leave(record.member)
+        if gone is not None:
+            self.unlogged.watch.forget(gone)
+            self.unlogged.held.leave(gone)
         if isinstance(self.state, State):
             self.unlogged.watch.interval_s = self.state.job.spec.leases.heartbeat_s
+
+    def _has(self, member: Member) -> bool:
+        """Whether this very incarnation is there: what is remembered of its index may be its former's."""
+        return isinstance(self.state, State) and self.state.seats.has(member)
 
     def decide(self, input: Input, now: float) -> Decision[Record]:
         """Decide one input, and on every held request that it changes something for."""

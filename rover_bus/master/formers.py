@@ -37,10 +37,14 @@ def still_wanted(state: State, members: Iterable[DesiredMember]) -> list[Desired
     ]
 
 
-def taken_back(state: State, wanted: DesiredMember, resources: Resources) -> DesiredMember | None:
-    """Return the former of a wanted worker that never came, where a plan takes the job back to what that one has."""
+def taken_back(
+    state: State, wanted: DesiredMember, resources: Resources, rolls_back: int
+) -> DesiredMember | None:
+    """Return the former of a wanted worker that never came, where a plan takes back the one that moved it, to what it had."""
     name = wanted.member.name
     if state.seats.has(wanted.member) or not state.seats.has_former(name):
+        return None
+    if state.seats.moved_by.get(name) != rolls_back:
         return None
     former = state.seats.former[name]
     return None if is_more(resources, former.resources) else former

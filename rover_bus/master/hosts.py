@@ -56,7 +56,7 @@ def miss(state: State, host: str, cause: str) -> Consequences:
 
 def take_notice(state: State, host: str, cause: str) -> Consequences:
     """A host will be gone soon: next incarnations are named for others from now on, and a last cut is due (`cutting`)."""
-    if host in state.seats.hosts.leaving or not state.seats.on(host):
+    if host in state.seats.hosts.leaving or not state.seats.holds(host):
         return
     yield HostNoticed(host=host, cause=cause)
     if host not in state.seats.hosts.away and _others(state.seats.hosts, host):
@@ -136,7 +136,7 @@ def use_able_hosts(state: State, cause: str) -> Consequences:
 
 
 def _has_ours(seats: Seats, host: str) -> bool:
-    return bool(seats.on(host)) or any(seat.host == host for seat in seats.masters)
+    return seats.holds(host) or any(seat.host == host for seat in seats.masters)
 
 
 def _others(hosts: Hosts, host: str) -> list[str]:

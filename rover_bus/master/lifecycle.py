@@ -107,7 +107,8 @@ def _lost(state: State, member: Member, reason: str, detail: str, last: int, cau
         if state.ledger is not None and member.role == "worker"
         else None
     )
-    leases = len(holder.leases) if holder is not None else 0
+    its_own = holder is not None and holder.incarnation == member.incarnation  # not those of a former
+    leases = len(holder.leases) if holder is not None and its_own else 0
     return MemberLost(
         member=member, reason=reason, detail=detail, leases_returned=leases, last=last, cause=cause
     )
@@ -125,7 +126,7 @@ def spent_budget(state: State) -> tuple[str, str] | None:
 
 def _replace_worker(state: State, member: Member, reason: str, cause: str) -> Consequences:
     over = isinstance(state.phase, Closed | Finishing) or bool(state.ending.stop)
-    if over and (state.seats.workers() or not result_needs_a_worker(state)):
+    if over and (state.seats.lasting_workers() or not result_needs_a_worker(state)):
         yield remove_members(state, {member.name}, cause, f"{member} {reason}; nothing is left to do")
     elif spent := spent_budget(state):
         yield from end(state, "failed", *spent, cause)
@@ -140,7 +141,7 @@ def fill_gaps(state: State) -> Consequences:
         return
     lost = [state.seats.wanted[name].member for name in state.seats.gaps[:MOST_STARTS_A_TICK]]
     cause = causes.lost(lost[0])
-    if state.ending.stop and not (result_needs_a_worker(state) and not state.seats.workers()):
+    if state.ending.stop and not (result_needs_a_worker(state) and not state.seats.lasting_workers()):
         yield remove_members(state, set(state.seats.gaps), cause, "nothing is left to do")
     else:
         yield replace_members(state, lost, cause, f"{len(lost)} workers lost together")

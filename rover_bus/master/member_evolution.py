@@ -24,7 +24,9 @@ def want(state: State, record: facts.MembersDesired) -> None:
     before = {name: desired.member for name, desired in seats.wanted.items()}
     seats.wanted = {desired.member.name: desired for desired in record.members}
     _note_repairs(seats, before, repair=not record.proposal)
+    known = {name: plan for name, plan in seats.moved_by.items() if name in seats.former}
     seats.former = {each.member.name: each for each in record.former}
+    seats.moved_by = {name: known.get(name, record.proposal) for name in seats.former}
     seats.done = {name: desired for name, desired in past.items() if name not in seats.wanted}
     for desired in record.members:
         _allocate(seats, desired.member)
@@ -39,7 +41,8 @@ def _note_repairs(seats: Seats, before: dict[str, Member], *, repair: bool) -> N
     new = [name for name, member in now.items() if name in before and before[name] != member]
     seats.gaps = [name for name in seats.gaps if name in now and name not in new]
     waiting = [name for name in seats.repairing if name in now and name not in new]
-    seats.repairing = waiting + (new if repair else [])
+    coming = [name for name in new if not seats.has(now[name])]  # a former that is wanted again is there
+    seats.repairing = waiting + (coming if repair else [])
 
 
 def _admit(state: State, record: facts.MemberAdmitted) -> None:

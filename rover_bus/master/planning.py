@@ -39,7 +39,7 @@ def plan_members(state: State, proposal: PlanProposed, cause: str) -> MembersDes
                 kept = _next(state, kept, load, slow=slow)
                 kept = kept.replace(host=next(chosen[role], "") or kept.host)
             elif proposal.rolls_back:
-                kept = formers.taken_back(state, kept, resources) or kept
+                kept = formers.taken_back(state, kept, resources, proposal.rolls_back) or kept
             members.append(kept.replace(resources=resources))
         else:
             host = next(chosen[role], "") or able[role][len(members) % len(able[role])]
@@ -133,7 +133,7 @@ def replace_members(
     gone = {member.name for member in lost}
     load = Counter(desired.host for desired in state.seats.wanted.values())
     members = [
-        desired if desired.member.name not in gone else _next(state, desired, load, not left)
+        desired if desired.member.name not in gone else _follow(state, desired, load, not left)
         for desired in state.seats.wanted.values()
     ]
     return _changed(state, members, cause, reason)
@@ -191,24 +191,38 @@ def _workers_again(state: State) -> list[DesiredMember]:
     return [_next(state, desired, load) for desired in again]
 
 
+def _follow(state: State, lost: DesiredMember, load: Counter[str], after_loss: bool) -> DesiredMember:
+    """The next incarnation of a member that is gone. Where its former still trains it is named for another host, so that it stays;
+    where there is no other, the former is wanted again if it has as much as is wanted, and else ends in order.
+    """
+    former = state.seats.former.get(lost.member.name)
+    if former is None or not state.seats.has_former(lost.member.name):
+        return _next(state, lost, load, after_loss)
+    following = _next(state, lost, load, without=former.host)
+    if following.host == former.host and not formers.is_more(lost.resources, former.resources):
+        return former.replace(resources=lost.resources)
+    return following
+
+
 def _next(
     state: State,
     desired: DesiredMember,
     load: Counter[str],
     after_loss: bool = False,
     slow: list[str] | None = None,
+    without: str = "",
 ) -> DesiredMember:
     """The next incarnation of a member, on its host, or on the host with the fewest members that can run it.
 
     `slow`: the slow hosts of the plan that is carried out; None: of the last one. A worker leaves them; a server does not, because
-    what it staged lies there (`rover move --off` moves it whole).
+    what it staged lies there (`rover move --off` moves it whole). `without`: a host that is taken only where no other is able.
     """
     host, hosts = desired.host, state.seats.hosts
     slow = hosts.slow if slow is None else slow
     able = able_hosts(state, desired.member.role, hosts.named, slow)
     unwanted = host in hosts.unfit or (host in slow and desired.member.role == "worker")
     if host in hosts.away or (unwanted and host not in able):
-        host = min(able, key=lambda each: (load[each], able.index(each)), default=host)
+        host = min(able, key=lambda each: (each == without, load[each], able.index(each)), default=host)
         load[host] += 1
     return desired.replace(member=_next_incarnation(state, desired.member), host=host, after_loss=after_loss)
 

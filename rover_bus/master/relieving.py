@@ -13,7 +13,8 @@ from rover_bus.events import causes
 from rover_bus.events.identity import Member
 from rover_bus.events.job import is_synchronous
 from rover_bus.events.log import Record
-from rover_bus.master.phases import Ended, Finishing
+from rover_bus.master.guarding import FORMERS
+from rover_bus.master.phases import Closed, Ended, Finishing
 from rover_bus.master.planning import without_formers
 from rover_bus.master.state import State
 
@@ -42,7 +43,7 @@ class Successors:
             return False
         self.asked_s[member] = now
         self.first_asked_s.setdefault(member, now)
-        if state.seats.has_former(member.name):
+        if state.seats.has_former(member.name) and FORMERS not in state.rules_off:
             return True
         since_s = self.ends_since_s.setdefault(member, now)
         return now - since_s < state.job.spec.workers.grace_s + END_S
@@ -63,8 +64,8 @@ def tick(state: State, successors: Successors, now: float) -> Steps:
     """Name the members without the formers whose successors have come, and without those that are gone."""
     if successors.asked_s:
         successors.forget(state)
-    if not state.seats.former or isinstance(state.phase, Finishing | Ended):
-        return
+    if not state.seats.former or isinstance(state.phase, Closed | Finishing | Ended) or state.ending.stop:
+        return  # a former may do what is left to do
     gone = {name for name in state.seats.former if not state.seats.has_former(name)}
     come = {name for name in state.seats.former if _has_come(state, name, successors, now)}
     if come and is_synchronous(state.job.spec) and not _have_gathered(state, come, successors, now):

@@ -105,13 +105,18 @@ class Seats(msgspec.Struct, omit_defaults=True):
     left: dict[str, Member] = {}  # whose last goodbye counts as a failure of the program
     gaps: list[str] = []  # lost workers whose successors are not named yet
     repairing: list[str] = []  # members whose next incarnation was named and is not there yet
-    former: dict[str, DesiredMember] = {}  # workers that train on until the incarnation that is wanted comes
+    former: dict[str, DesiredMember] = {}  # workers that train on until the incarnation that is wanted comes,
+    moved_by: dict[str, int] = {}  # and the plans that moved them
     masters: list[MasterSeat] = []  # by index
     hosts: Hosts = msgspec.field(default_factory=Hosts)
 
     def workers(self) -> list[Admitted]:
         """The admitted workers."""
         return [each for each in self.admitted.values() if each.member.role == "worker"]
+
+    def lasting_workers(self) -> list[Admitted]:
+        """The admitted workers that no successor follows, and that are not to leave."""
+        return [each for each in self.workers() if not each.planned or self.wants(each.member)]
 
     def servers(self) -> list[Admitted]:
         """The admitted servers."""
@@ -148,6 +153,10 @@ class Seats(msgspec.Struct, omit_defaults=True):
     def on(self, host: str) -> list[Member]:
         """The members that are wanted on a host."""
         return [desired.member for desired in self.wanted.values() if desired.host == host]
+
+    def holds(self, host: str) -> bool:
+        """Whether a member is wanted on a host, or stays there until its successor comes."""
+        return bool(self.on(host)) or any(former.host == host for former in self.former.values())
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ class Gathering:
         """Whether the next group is formed without those that are missing: nothing came for a while."""
         lockstep = ledger.lockstep
         if lockstep is None or not _is_missing(state):
+            self.seen = (), False
             return True
         stopped = bool(lockstep.members) and not all(_stays(state, member) for member in lockstep.members)
         seen = tuple(_present(state)), stopped
