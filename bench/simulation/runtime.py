@@ -180,10 +180,13 @@ class Runtime:
         name, here = job.case.name, Counter(job.on)
         where = self.machines.where[name]
         kept = {node: min(count, where.get(node, (0, 0))[0]) for node, count in here.items()}
-        stays = {node: min(here[node] - kept[node], stays_on.get(node, 0)) for node in here}
-        for node, count in stays.items():
+        coming, stays = max(size.workers - sum(kept.values()), 0), dict.fromkeys(here, 0)
+        for node in here:
+            # Beyond those that come, workers do not move: they leave.
+            count = min(here[node] - kept[node], stays_on.get(node, 0), coming)
             if not count:
                 continue
+            stays[node], coming = count, coming - count
             if not self.machines.stay_beside(name, node, count * live.worker_cores, count * live.worker_gib):
                 stays[node] = 0
         old = live._replace(workers=sum(kept.values()) + sum(stays.values()))

@@ -174,6 +174,11 @@ def test_workers_that_may_stay_train_on_as_they_are_until_newcomers_are_faster()
     machines.cores[other] = 0.0
     runtime.apply(found, Wanted(name, held, (node, third), (node,)))
     assert found.live == held._replace(workers=1), "one that may not stay leaves at once"
+    (_, live), found.joins = found.joins[-1], []
+    runtime.go_live(found, live)
+    assert found.on == [node, third]
+    runtime.apply(found, Wanted(name, held._replace(workers=1, worker_cores=1.0), (node,), (node,), (third,)))
+    assert (found.joins, machines.beside) == ([], {}), "one that none follows leaves too"
 
 
 def test_workers_that_stay_are_charged_and_go_with_a_loss() -> None:
