@@ -159,9 +159,8 @@ class LiveBrain:
         carried_out = held[:4] == decided[:4]
         if self.asked.get(name) is placed and held.server_gib > _SLACK * decided.server_gib:
             self.brain.killed(name, self.now)  # the engine gave it more after a kill
-        if (
-            carried_out
-        ):  # until then the room of what was decided is kept for it, as by a master's desired members
+        # Until it is carried out the room of what was decided is kept for it, as by what a master desires.
+        if carried_out:
             self.brain.placed(name, workers, servers, self.now)
         if carried_out and job.state == "running" and not job.changing:
             if placed != self.settled.get(name, ({}, 0.0))[0]:
