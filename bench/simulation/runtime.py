@@ -240,9 +240,7 @@ class Runtime:
             self.restart(job, held, lose=True)
             return
         live, wanted = job.live or held, wanted or held
-        if (
-            job.case.name in self.machines.beside
-        ):  # what stays beside the loss goes too: what is on its way is begun anew
+        if job.case.name in self.machines.beside:  # what stays goes too, and what was on its way begins again
             self.machines.leave_beside(job.case.name)
             live = live._replace(workers=max(job.staying(self.machines.where[job.case.name]), 1))
         if wanted != held and self.machines.change(job.case.name, wanted) is None:

@@ -296,17 +296,7 @@ class BrainDecider:
             case MembersDesired():
                 self.watch.restart(fact.job, now)
                 self.watch.lose(fact.job, lost_workers(known, fact))
-                yield MembersSeen(
-                    job=fact.job,
-                    members_plan=fact.plan,
-                    members=[desired.member for desired in fact.members],
-                    hosts=[desired.host for desired in fact.members],
-                    log_sequence=fact.position[0] if fact.position else 0,
-                    masters=fact.masters,
-                    former=[desired.member for desired in fact.former],
-                    former_hosts=[desired.host for desired in fact.former],
-                    cause=cause,
-                )
+                yield MembersSeen.of(fact, cause)
             case MemberLost(member=member, reason="out_of_memory"):
                 self.watch.kill(fact.job, member)
             case PlanSettled():

@@ -20,6 +20,7 @@ from rover_bus.events.facts import (
     JobPaused,
     JobResumed,
     JobStopRequested,
+    MembersDesired,
     MembersUnheard,
     PlanApplied,
     PlanChecked,
@@ -157,6 +158,21 @@ class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
     hosts: list[str] = []  # of the members, in their order
     former: list[Member] = []
     former_hosts: list[str] = []  # of these
+
+    @classmethod
+    def of(cls, fact: MembersDesired, cause: str) -> MembersSeen:
+        """Return what a fact of a job's master says of its members."""
+        return cls(
+            job=fact.job,
+            members_plan=fact.plan,
+            members=[desired.member for desired in fact.members],
+            hosts=[desired.host for desired in fact.members],
+            log_sequence=fact.position[0] if fact.position else 0,
+            masters=fact.masters,
+            former=[desired.member for desired in fact.former],
+            former_hosts=[desired.host for desired in fact.former],
+            cause=cause,
+        )
 
 
 class WindowsStretched(Caused, frozen=True, kw_only=True, tag="brain.windows.stretched"):

@@ -7,6 +7,7 @@ a change here changes what the seeds mean, and nothing else).
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,18 +112,7 @@ def draw(seed: int) -> Plan:
         double=0.1 * chance.random(),
         delay_s=0.02 * chance.random(),
         in_flight=chance.choice((1, 1, 1, 3)),
-        blows=tuple(
-            sorted(
-                (
-                    *_blows(chance, expected_s),
-                    *_moves(seed, expected_s),
-                    *_losses(seed, expected_s),
-                    *_damage(seed, expected_s),
-                    *_journeys(seed, expected_s),
-                ),
-                key=lambda blow: blow.at_s,
-            )
-        ),
+        blows=tuple(sorted(_all_blows(chance, seed, expected_s), key=lambda blow: blow.at_s)),
         cut_every_s=random.Random(f"{seed}/cuts").choice((0.0, 0.2, 0.5, 2.0)),
         stored=_is_stored(seed),
         late_s=_late(seed),
@@ -130,6 +120,12 @@ def draw(seed: int) -> Plan:
         poison=_some(chance, batches, 0.15, 1),
         bad_rows=_some(chance, records, 0.3, 5),
     )
+
+
+def _all_blows(chance: random.Random, seed: int, expected_s: float) -> Iterator[Blow]:
+    yield from _blows(chance, expected_s)
+    for draw_some in (_moves, _losses, _damage, _journeys):
+        yield from draw_some(seed, expected_s)
 
 
 def _blows(chance: random.Random, expected_s: float) -> tuple[Blow, ...]:
