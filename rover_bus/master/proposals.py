@@ -205,12 +205,9 @@ def pause(state: State, fact: JobPauseRequested | JobResumeRequested, cause: str
         return
     if isinstance(fact, JobResumeRequested) and (fact.from_nothing or fact.checkpoint):
         return  # no person is asked: what it would throw away is in use
-    resumes = state.paused and isinstance(
-        fact, JobResumeRequested
-    )  # also where the last batch was done meanwhile
-    if not isinstance(state.phase, Starting | Training | Closed if resumes else Starting | Training):
-        return
-    if state.ending.stop:
+    # What was paused in its last batch has its result still to make.
+    resumes = state.paused and isinstance(fact, JobResumeRequested) and isinstance(state.phase, Closed)
+    if not (resumes or isinstance(state.phase, Starting | Training)) or state.ending.stop:
         return
     release = isinstance(fact, JobPauseRequested) and fact.release
     if isinstance(fact, JobPauseRequested):

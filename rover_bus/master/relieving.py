@@ -17,11 +17,9 @@ from rover_bus.master.guarding import FORMERS
 from rover_bus.master.phases import Closed, Ended, Finishing
 from rover_bus.master.planning import without_formers
 from rover_bus.master.state import State
+from rover_bus.master.stepping import JOIN_S
 
 ASK_AGAIN_S = 0.2  # a successor hears that it waits, and asks again
-TOGETHER_S = (
-    10.0  # after the last one that came, for other successors of a group that takes its steps together
-)
 HEARD_S = 3.0  # a successor that has not asked for so long has not come
 END_S = 5.0  # beyond its grace, for a former to end: a host needs a moment to hear that it shall, and to say that it did
 
@@ -84,7 +82,7 @@ def _have_gathered(state: State, come: set[str], successors: Successors, now: fl
     wanted = {name: each.member for name, each in state.seats.wanted.items() if each.member.role == "worker"}
     if all(state.seats.has(member) or successors.has_come(member, now) for member in wanted.values()):
         return True
-    return now - max(successors.first_asked_s[wanted[name]] for name in come) >= TOGETHER_S
+    return now - max(successors.first_asked_s[wanted[name]] for name in come) >= JOIN_S
 
 
 def _words(state: State, names: list[str], come: set[str]) -> str:

@@ -40,9 +40,8 @@ BREAK_PATIENCE_S = (
 BREAK_INTERVALS = 5  # heartbeats, where these are longer: a silent loss is known after three
 
 Steps = Generator[Record, None, None]
-Gathered = Callable[
-    [], bool
-]  # whether no other worker is waited for: a walk over all, asked where a group may change
+# Whether no other worker is waited for: a walk over all of them, asked only where a group may change.
+Gathered = Callable[[], bool]
 
 
 @dataclass(slots=True)

@@ -74,9 +74,7 @@ class DesiredJob:
     uid: str = ""
     fence: Fence = (-1, -1, -1, -1)
     members: Mapping[str, DesiredMember] = field(default_factory=dict)
-    former: Mapping[str, DesiredMember] = field(
-        default_factory=dict
-    )  # train on here until their successors come elsewhere
+    former: Mapping[str, DesiredMember] = field(default_factory=dict)  # stay until their successors come
     plan: tuple[int, int] = (-1, -1)  # (Brain term, number)
     masters: Mapping[int, int] = field(default_factory=dict)  # of this host: index -> first incarnation here
     seated: bool = False  # a master decided where masters run: plans do only while there is none
