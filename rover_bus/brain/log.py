@@ -159,10 +159,10 @@ class MembersSeen(Caused, frozen=True, kw_only=True, tag="brain.members.seen"):
     former: list[Member] = []
     former_hosts: list[str] = []  # of these
 
-    @classmethod
-    def of(cls, fact: MembersDesired, cause: str) -> MembersSeen:
+    @staticmethod
+    def of(fact: MembersDesired, cause: str) -> MembersSeen:
         """Return what a fact of a job's master says of its members."""
-        return cls(
+        return MembersSeen(
             job=fact.job,
             members_plan=fact.plan,
             members=[desired.member for desired in fact.members],

@@ -69,10 +69,10 @@ class Striker:
         asyncio.get_running_loop().call_later(seconds, broker.heal, name)
 
     def kill(self, place: str) -> None:
-        [host] = self.hosts
-        for key in [key for key, life in host.members.items() if life.desired.member.name == place]:
-            host.kill(key)
-            self.killed += [place] * place.startswith("ps-")
+        for host in self.hosts:
+            for key in [key for key, life in host.members.items() if life.desired.member.name == place]:
+                host.kill(key)
+                self.killed += [place] * place.startswith("ps-")
 
     def rules(self, core: type[ServerCore] = ServerCore) -> Rules:
         striker = self
