@@ -176,9 +176,7 @@ class KnownJob(msgspec.Struct):
     cores_bind: bool = False  # every host holds members to their cores: else they are no axis of its sizes
     probe: Change | None = None  # the last one, downwards and kept, until what follows has settled
     where: dict[str, str] = {}  # hosts of its members, by member name
-    former: list[
-        tuple[Member, str]
-    ] = []  # workers that train on until their successors come, and their hosts
+    former: list[tuple[Member, str]] = []  # workers, and their hosts, that train until their successors come
     load: dict[str, tuple[float, float]] = {}  # cores and bytes that they are counted with, by host
     alone_on: list[str] = []  # hosts that it was compared on with its own past
     usual: UsualPace | None = None

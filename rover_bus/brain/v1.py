@@ -64,9 +64,7 @@ class _Run:
     sequence: int = 0
     fresh: list[Member] = field(default_factory=list)  # members whose first sample is still to come
     replaced: set[int] = field(default_factory=set)  # workers whose successors are on their way,
-    former: dict[int, str] = field(
-        default_factory=dict
-    )  # and the hosts of those of them that may train until then
+    former: dict[int, str] = field(default_factory=dict)  # and where those are that may train until then
     incarnations: dict[int, int] = field(default_factory=dict)  # of workers that were replaced
     coarse: int = 0  # windows without a whole sample, before the first that has one
 

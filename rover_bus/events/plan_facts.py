@@ -92,9 +92,7 @@ class PlanProposed(JobFact, frozen=True, kw_only=True, tag="plan.proposed.v1"):
     predicted_high_90: float = 0.0
     released_by: list[str] = []  # jobs whose shrink must be applied before this plan may grow
     replaces: list[Member] = []  # incarnations that end and are followed by the next of their member
-    stays: list[
-        Member
-    ] = []  # of these, workers that train on until that one comes: their hosts have the room
+    stays: list[Member] = []  # of these, workers that train on until that one comes
     rolls_back: Count = 0  # the plan that this one takes back
     incident: str = ""
 

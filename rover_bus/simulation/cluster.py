@@ -1,7 +1,7 @@
 """A simulated cluster: a host with its daemon, the Brain, and whatever the platform starts; and the hands that break it.
 
-Fed by a Plan; `blow` does what chaos would do from outside. Workers may go to a second host, which is
-there from then on. Every process has a bus connection of its own: when it is killed,
+Fed by a Plan; `blow` does what chaos would do from outside. Workers may go to a second host, which is there from
+then on. Every process has a bus connection of its own: when it is killed,
 its tasks end, its connection dies, and nothing of it runs on.
 """
 
