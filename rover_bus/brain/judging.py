@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from rover_bus.brain.decisions.lifecycle import judge_change
+from rover_bus.brain.decisions.lifecycle import ChangeVerdict, judge_change
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.granting import has_room_to_return
 from rover_bus.brain.proposing import roll_back
@@ -45,22 +45,12 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
     probing = change.step in ("probe", "rollback", "asked")
     if probing and len(change.windows) < (3 if change.by_person else PROBE_WINDOWS):
         return
-    if _disagree(change.windows):
+    verdict = _verdict(known, change, change.windows)
+    if _disagree(change.windows) and (verdict is None or _may_turn(known, change, verdict)):
         return  # what slows one of them and not the next is not the size: the next ones tell
-    scaled_up = known.charge(change.after).cores > known.charge(change.before).cores
-    base = change.base or change.windows[:1]
-    windows = change.windows if len(change.windows) >= 3 else [*change.windows, change.windows[-1]]
-    promised = _promised(change, base) if scaled_up else change.predicted
-    verdict = judge_change(base, windows, promised, scaled_up, known.spec.plan.least_gain)
-    if probing and base and (_tries_cores(change) or _is_trial(change)):
-        if scaled_up:
-            # What it brings was not known, but what brings nothing is not kept.
-            usual = sorted(base)[len(base) // 2]
-            hoped = min(_least(base), change.predicted) if change.predicted > usual else _least(base)
-            verdict = judge_change(base, windows, hoped, True)
-        if verdict is not None and not verdict.keep:
-            yield from _take_back(name, known, state, verdict.reason, verdict.after)
-            return
+    if probing and verdict is not None and not verdict.keep:
+        yield from _take_back(name, known, state, verdict.reason, verdict.after)
+        return
     if probing:
         median = sorted(change.windows)[len(change.windows) // 2]
         yield from _keep(name, known, "measured", median)
@@ -74,6 +64,31 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
 def _disagree(windows: Sequence[float]) -> bool:
     """Whether so few windows differ so much that a middle one says nothing: half of them may be a server's bad minutes."""
     return len(windows) < WINDOWS_KEPT and max(windows) > DISAGREE * min(windows)
+
+
+def _may_turn(known: KnownJob, change: Change, verdict: ChangeVerdict) -> bool:
+    """Whether the slowest or the fastest window alone would be judged otherwise than all of them."""
+    extremes = (min(change.windows), max(change.windows))
+    alone = [_verdict(known, change, [each] * 3) for each in extremes]
+    return any(each is None or each.keep != verdict.keep for each in alone)
+
+
+def _verdict(known: KnownJob, change: Change, windows: Sequence[float]) -> ChangeVerdict | None:
+    """Return what windows say of a change; None for what was to teach or to restore: that is kept whatever it brings."""
+    base = change.base or change.windows[:1]
+    windows = windows if len(windows) >= 3 else [*windows, windows[-1]]
+    scaled_up = known.charge(change.after).cores > known.charge(change.before).cores
+    if change.step not in ("probe", "rollback", "asked"):
+        promised = _promised(change, base) if scaled_up else change.predicted
+        return judge_change(base, windows, promised, scaled_up, known.spec.plan.least_gain)
+    if not (_tries_cores(change) or _is_trial(change)):
+        return None
+    if not scaled_up:
+        return judge_change(base, windows, change.predicted, False)
+    # What it brings was not known, but what brings nothing is not kept.
+    usual = sorted(base)[len(base) // 2]
+    hoped = min(_least(base), change.predicted) if change.predicted > usual else _least(base)
+    return judge_change(base, windows, hoped, True)
 
 
 def _promised(change: Change, base: Sequence[float]) -> float:

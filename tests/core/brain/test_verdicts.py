@@ -50,6 +50,22 @@ def test_windows_that_disagree_wait_for_others() -> None:
     assert isinstance(verdict("scale", NARROW, size(4), [*spoilt, *well])[0], PlanKept)
 
 
+@pytest.mark.parametrize(
+    ("step", "windows"),
+    [("scale", [80.0, 50.0, 60.0]), ("probe", [80.0, 50.0]), ("scale", [150.0, 220.0, 190.0])],
+)
+def test_windows_that_disagree_are_not_waited_for_where_each_would_give_the_same_verdict(
+    step: str, windows: list[float]
+) -> None:
+    """A job whose server stood still went on for six windows on more workers than it had use for (S16: three)."""
+    said = verdict(step, NARROW, WIDE if step == "probe" else size(4), windows)
+    assert isinstance(said[0], PlanKept if min(windows) > BASE[0] else PlanRolledBack)
+
+
+def test_a_probe_that_was_to_teach_waits_for_windows_that_agree() -> None:
+    assert verdict("probe", NARROW, size(3), [150.0, 220.0], constant="probe") == []
+
+
 def test_windows_that_go_on_to_disagree_are_judged_all_the_same() -> None:
     assert isinstance(verdict("scale", NARROW, size(4), [54.0, 150.0] * 3)[0], PlanKept | PlanRolledBack)
     assert isinstance(verdict("scale", NARROW, size(4), [54.0, 55.0, 53.0])[0], PlanRolledBack)
