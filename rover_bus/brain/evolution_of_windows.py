@@ -23,6 +23,7 @@ FORGETTING = 0.9  # of a size's older windows, a window
 ESTABLISHED = 1.5  # windows of weight from which the mean of a size is a reference
 RETURNED = 0.5  # windows of weight that are left of a size's mean when its job comes back to it
 BAD_MINUTES = 0.8  # of what a job did before a change was asked for: noise alone does not take so much
+ALIKE_PRESENT = 2  # windows in a row with as many workers, while others are on their way
 MOST_POINTS = 64
 MOST_LOSSES = 200
 MOST_TRIED = 64
@@ -70,6 +71,10 @@ def measure(job: KnownJob, window: WindowClosed) -> None:
         job.lost_s = round(job.lost_s + window.seconds * max(1 - throughput / usual, 0.0), 3)
     if window.clean and job.change is not None and not settled and throughput > 0:
         _note_bad_minutes(job, job.change, window, throughput)
+    in_a_row = job.present[1] + 1 if job.present[0] == window.present else 1
+    job.present = (window.present, in_a_row) if window.present else (0, 0)
+    if window.present and throughput > 0:
+        _learn_from_those_present(job, window, throughput)
     if window.clean and settled and throughput > 0:
         if _is_slowed(job, throughput):
             return
@@ -79,6 +84,23 @@ def measure(job: KnownJob, window: WindowClosed) -> None:
             job.change.windows.append(throughput)
         if job.held is not None:
             _try(job, job.held, throughput, window)
+
+
+def _learn_from_those_present(job: KnownJob, window: WindowClosed, throughput: float) -> None:
+    """While members are on their way a job has a size that no plan chose: to measure it costs nothing. The first window of it may
+    have begun with one worker less.
+    """
+    change, held = job.change, job.held
+    under_way = change is not None and change.applied and not change.settled
+    if held is None or job.present[1] < ALIKE_PRESENT or (under_way and _moves_slots(change)):
+        return
+    if not job.stragglers and not any(pace.slow for pace in job.paces.values()):
+        _try(job, held.replace(workers=window.present), throughput, window)
+
+
+def _moves_slots(change: Change | None) -> bool:
+    """Whether servers are filled or emptied while a change is carried out; those of a start are empty."""
+    return change is not None and change.step != "start" and change.before.servers != change.after.servers
 
 
 def _note_bad_minutes(job: KnownJob, change: Change, window: WindowClosed, throughput: float) -> None:

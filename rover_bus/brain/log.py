@@ -213,6 +213,7 @@ class WorkerWindow(msgspec.Struct, frozen=True, array_like=True):
 
 class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     """What a job did for some seconds: all that is kept of its samples. `clean`: every wanted worker was observed throughout.
+    `present`: so many workers were, and all others have not said a word yet: they are on their way; 0: that is not so.
 
     `server_bytes`, `server_cores`: by member name. `server_needs`: bytes that a server uses and that its next cuts will take.
     `cores_used`: of one member, by role. `cores_peak`: in its busiest tenths of a second, of roles where that was measured.
@@ -222,6 +223,7 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     job: str
     seconds: float
     clean: bool
+    present: int = 0
     workers: list[WorkerWindow] = []
     server_bytes: dict[str, int] = {}
     server_needs: dict[str, int] = {}

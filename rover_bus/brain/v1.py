@@ -145,8 +145,9 @@ class Brain:
             self._settle(run, now_s - sample.seconds)
         if rates and sample.samples_per_s > 0:
             _check_units(run, sample, rates)
-        fresh, run.fresh = run.fresh, []
         by_worker = {run.worker(index): rate for index, rate in enumerate(rates)}
+        fresh = [member for member in run.fresh if member in by_worker]
+        run.fresh = [member for member in run.fresh if member not in by_worker]
         batches = _batches(run.spec, sample.seconds, rates)
         for profile in profiles_of(sample, by_worker, len(run.servers), fresh, batches):
             self._decide(Sampled(profile), now_s)

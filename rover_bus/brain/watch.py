@@ -276,7 +276,8 @@ class JobSamples:
             return None
         heard = [member for member in wanted if opened.covers(member, window_s)]
         clean = len(heard) == len(wanted)
-        if not clean and age < OVERDUE * window_s:
+        present = 0 if clean else _those_present(opened, known, len(wanted), len(heard))
+        if not (clean or present) and age < OVERDUE * window_s:
             return None
         workers = [_worker(member, opened.sums[member]) for member in heard]
         former = [
@@ -286,6 +287,7 @@ class JobSamples:
             job=job,
             seconds=round(age, 3),
             clean=clean,
+            present=present,
             workers=workers + [_only_counted(member, opened.sums[member]) for member in former],
             server_bytes=dict(opened.server_bytes),
             server_needs=dict(opened.server_needs),
@@ -317,6 +319,16 @@ class JobSamples:
         if opened is None:
             opened = self._open[job] = _Open(now)
         return opened
+
+
+def _those_present(opened: _Open, known: KnownJob, wanted: int, heard: int) -> int:
+    """How many workers took part in a whole window, where no other one has said a word yet; 0 where some fell silent, or came in
+    the middle, and while servers are on their way, or workers train whose successors are.
+    """
+    coming = sum(member.role == "worker" and member not in opened.known for member in known.members)
+    servers = {member.name for member in known.members if member.role == "ps"}
+    whole = heard + coming == wanted and servers <= opened.server_busy.keys()
+    return heard if whole and not known.former else 0
 
 
 def _means(told: Mapping[str, list[float]]) -> dict[str, float]:

@@ -128,6 +128,7 @@ def test_a_window_waits_for_the_silent_and_is_then_closed_as_unclean() -> None:
     watch = JobSamples()
     watch.restart("j", 0.0)
     heard(watch, WORKERS[0], 0.5, 2.5, 4.5, 6.5)
+    heard(watch, WORKERS[1], 0.5)  # its first word, and no other
     assert closed(watch, WORKERS, 5.0) is None
     window = closed(watch, WORKERS, 8.0)
     assert window is not None
