@@ -84,7 +84,7 @@ class Measurement(Checked, frozen=True, kw_only=True):
     """What a job did in the `seconds` before `now_s`, at the size that it held in all of them; the time of a change left out.
 
     `samples_per_s` is the whole job's. Everything else may be left out: `worker_samples_per_s` tells slow workers and hosts (equal
-    shares else; fewer of them than workers: the others have not come yet), `samples_left` None says that it is not known (a stream),
+    shares else; fewer than it has workers: the others have not come yet), `samples_left` None says that it is not known (a stream),
     the others tell what limits the job.
     """
 
