@@ -92,15 +92,11 @@ def _learn_from_those_present(job: KnownJob, window: WindowClosed, throughput: f
     """
     change, held = job.change, job.held
     under_way = change is not None and change.applied and not change.settled
-    if held is None or job.present[1] < ALIKE_PRESENT or (under_way and _moves_slots(change)):
+    slots_move = under_way and change is not None and change.before.servers != change.after.servers
+    if held is None or slots_move or job.present[1] < ALIKE_PRESENT:
         return
     if not job.stragglers and not any(pace.slow for pace in job.paces.values()):
         _try(job, held.replace(workers=window.present), throughput, window)
-
-
-def _moves_slots(change: Change | None) -> bool:
-    """Whether servers are filled or emptied while a change is carried out; those of a start are empty."""
-    return change is not None and change.step != "start" and change.before.servers != change.after.servers
 
 
 def _note_bad_minutes(job: KnownJob, change: Change, window: WindowClosed, throughput: float) -> None:

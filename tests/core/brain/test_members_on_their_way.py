@@ -146,7 +146,7 @@ def test_a_scheduler_tells_of_those_who_are_there_by_their_rates() -> None:
     brain.set_hosts({"h": ClusterHost(cores=64)}, 0.0)
     brain.submit(TrainingJob(name="ads", workers=4, max_servers=1), 0.0)
     brain.decide(0.0)
-    for number, there in enumerate([2, 3, 3, 3], start=1):
+    for number, there in enumerate([2, 3, 3], start=1):
         sample = Measurement(
             job="ads",
             seconds=30.0,
