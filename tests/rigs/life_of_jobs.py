@@ -21,7 +21,7 @@ from rover_bus.events.inputs import Continued, Input, Observed, Sampled, Ticked,
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, WorkersSpec, is_synchronous
 from rover_bus.events.log import Record
 from rover_bus.events.outbox import FactOut
-from rover_bus.events.profiles import HostProfile, ProcessSample, WorkerProfile
+from rover_bus.events.profiles import HostProfile, ProcessSample, ServerProfile, WorkerProfile
 
 GIB = 1 << 30
 BEGAN_S = 1_800_000_000.0  # Unix time at the beginning of a life: 2027-01-15 08:00 UTC
@@ -45,6 +45,7 @@ class Job:
         self.plan = 0
         self.obeys = True
         self.starts_s = 1.5  # until new members take part
+        self.late = 0  # workers that others do not wait for: so many come last, and these train meanwhile
         self.loss = 0.0
         self.needs_cores = 0.0  # of a worker, to be as fast as the truth says
         self.a_server = 0.0  # samples a second that one server can take; 0: any number
@@ -135,7 +136,9 @@ class Life:
                 self._placed(facts.PlanSettled(job=name, plan=job.plan, members_plan=job.members_plan))
             )
         workers = job.workers
-        if not workers or job.live_at != float("inf"):
+        if job.live_at != float("inf"):
+            workers = workers[: -job.late] if job.late else []
+        if not workers:
             return
         total = job.truth(len(workers))
         if job.a_server:
@@ -160,6 +163,9 @@ class Life:
             for member, rate in rates.items():
                 self._decide(Sampled(_profile(name, member, rate, job, rate / own[member])))
             self._decide(Sampled(_host(name, job)))
+            for member in job.members if job.late else ():
+                if member.role == "ps":
+                    self._decide(Sampled(_server(name, member)))
         if self.now % 5.0 == 0.0:
             self.notice(
                 self._placed(
@@ -332,6 +338,10 @@ def _profile(name: str, member: Member, rate: float, job: Job, busy: float) -> W
         barrier_s=2.0 * (1 - busy),
         loss=job.loss,
     )
+
+
+def _server(name: str, member: Member) -> ServerProfile:
+    return ServerProfile(window_s=2.0, job=name, member=member, pulls=9, pushes=9, ignored=0, busy_s=0.1)
 
 
 def _idle_host() -> HostProfile:

@@ -17,7 +17,7 @@ from life_of_jobs import Life
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.events import facts, host_facts
 from rover_bus.events.identity import HostCapacity, Member
-from rover_bus.events.job import StopSpec
+from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, RoleSpec, StopSpec, WorkersSpec
 from rover_bus.events.profiles import HostProfile
 
 HERE = Path(__file__).parent
@@ -607,6 +607,23 @@ def is_patient_where_members_start_slowly() -> Any:
     return life
 
 
+def learns_while_its_last_worker_is_on_its_way() -> Any:
+    """Three workers of four train for a minute before the last one comes: two sizes are known once it is there."""
+    life = Life(cores=8.0)
+    spec = JobSpec(
+        name="j",
+        program=["train"],
+        data=DataSpec(train="t", batch_size=100),
+        workers=WorkersSpec(start=4, max_count=16, cores=0.5),
+        servers=RoleSpec(count=1),
+        plan=PlanSpec(window_s=4.0),
+    )
+    job = life.hand_in(spec, step)
+    job.late, job.live_at = 1, 60.0
+    life.wait(75)
+    return life
+
+
 def counts_its_patience_from_the_answer_of_a_person() -> Any:
     """Ann says yes after two minutes, and the new worker takes ten seconds: the plan is as young as her answer."""
     life = Life()
@@ -676,6 +693,7 @@ STORIES: tuple[Story, ...] = (
     leaves_no_host_where_it_would_not_pay,
     blames_no_host_for_a_job_that_slows_itself,
     is_patient_where_members_start_slowly,
+    learns_while_its_last_worker_is_on_its_way,
     counts_its_patience_from_the_answer_of_a_person,
 )
 
