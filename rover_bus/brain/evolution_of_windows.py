@@ -96,7 +96,7 @@ def _learn_from_those_present(job: KnownJob, window: WindowClosed, throughput: f
     if held is None or slots_move or job.present[1] < ALIKE_PRESENT:
         return
     if not job.stragglers and not any(pace.slow for pace in job.paces.values()):
-        _try(job, held.replace(workers=window.present), throughput, window)
+        _try(job, held.replace(workers=window.present), throughput, window, passing=True)
 
 
 def _note_bad_minutes(job: KnownJob, change: Change, window: WindowClosed, throughput: float) -> None:
@@ -154,12 +154,13 @@ def return_to(job: KnownJob, size: Size) -> None:
             row.weight = RETURNED
 
 
-def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed) -> None:
+def _try(job: KnownJob, size: Size, throughput: float, window: WindowClosed, passing: bool = False) -> None:
     crosses, alike = job.crosses, (tried for tried in job.tried if tried.size.shape == size.shape)
     row = next((tried for tried in alike if tried.crosses == crosses), None)
     if row is None:
-        row = TriedSize(size, crosses=crosses)
+        row = TriedSize(size, crosses=crosses, passing=passing)
         job.tried = [*job.tried, row][-MOST_TRIED:]
+    row.passing = row.passing and passing
     former = row.mean if FORGETTING * row.weight >= ESTABLISHED else 0.0
     share = sum(worker.input_share for worker in window.workers) / len(window.workers)
     old = FORGETTING * row.weight

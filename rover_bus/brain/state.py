@@ -45,6 +45,7 @@ class TriedSize(msgspec.Struct):
     crosses: bool = False  # a ring, on several hosts
     worker_peak: float = 0.0  # cores that one used in its busiest tenths of a second, 0 not measured
     server_peak: float = 0.0
+    passing: bool = False  # no plan asked for it: others were on their way
 
 
 class FamilySample(msgspec.Struct, frozen=True):

@@ -152,6 +152,11 @@ def _is_held_back(job: KnownJob, cores_left: float, space: PlanSpace) -> bool:
     return relieved_anchor(view, space) != view.anchor
 
 
+def _chosen(job: KnownJob) -> list[TriedSize]:
+    """The sizes that plans asked for, of those that were measured."""
+    return [row for row in job.tried if not row.passing]
+
+
 def _measured(job: KnownJob) -> list[TriedSize]:
     return [row for row in job.tried if row.mean > 0 and row.size.workers]
 
@@ -174,7 +179,8 @@ def next_to_measure(
         return None
     said = predicted(job, models.of(job), size)
     cores = size.replace(workers=held.workers, servers=held.servers) != held and relief
-    detail = f"{len(known)} of {PROBED_SIZES} sizes are measured: the model must tell them apart"
+    of = f"of {PROBED_SIZES} " if len(known) < PROBED_SIZES else ""
+    detail = f"{len(known)} {of}sizes are measured: the model must tell them apart"
     return Wish(
         size=size,
         step="probe",
@@ -216,9 +222,10 @@ def _most_telling(
 
 
 def probe_view(job: KnownJob, cores_left: float) -> ProbeView:
-    """The job as probes see it: around its first size."""
-    held, first = job.held, job.tried[0].size
+    """The job as probes see it: around its first size that was chosen, or what it holds."""
+    held, chosen = job.held, _chosen(job)
     assert held is not None
+    first = chosen[0].size if chosen else held
     charged = job.charge(held)
     used = job.cores_used
     return ProbeView(
@@ -244,7 +251,7 @@ def _cores_full(job: KnownJob, size: Size) -> str:
 
 def _finds_its_size(job: KnownJob, models: StandingModels) -> bool:
     """Whether a job is still on its way to its first good size: growth that teaches needs no cooldown, nor what probes were for."""
-    on_its_way = (job.cold and len(job.tried) == PROBED_SIZES) or models.is_young(job)
+    on_its_way = (job.cold and len(_chosen(job)) == PROBED_SIZES) or models.is_young(job)
     return on_its_way and not job.ceilings and job.rollbacks == 0
 
 

@@ -10,6 +10,7 @@ from rover_bus.brain.log import WindowClosed, WorkerWindow
 from rover_bus.brain.state import Change, KnownJob
 from rover_bus.brain.v1 import Brain, ClusterHost, Measurement, TrainingJob
 from rover_bus.brain.watch import JobSamples
+from rover_bus.brain.wishes import probe_view
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import Member
 from rover_bus.events.profiles import ServerProfile, WorkerProfile
@@ -124,6 +125,32 @@ def test_the_second_window_of_those_who_are_there_is_a_measurement_of_their_numb
 def test_a_window_of_another_kind_between_them_begins_the_row_again() -> None:
     silent = WindowClosed(job="j", seconds=4.0, clean=False, workers=window(3).workers)
     assert joins("scale", size(2), window(3), silent, window(3)) == {}
+
+
+def test_probes_stay_around_the_first_size_that_a_plan_chose() -> None:
+    """A start whose workers came one by one was measured with one of them first: probes would have gone around that."""
+    known = runs("j", HELD)
+    known.tried = []
+    state = cluster(known)
+    for present in (1, 1, 3, 3):
+        evolve(state, window(present))
+    assert probe_view(known, 8.0).anchor.workers == 4
+    evolve(state, WindowClosed(job="j", seconds=4.0, clean=True, workers=window(4).workers))
+    assert probe_view(known, 8.0).anchor.workers == 4
+    assert [(row.size.workers, row.passing) for row in known.tried] == [(1, True), (3, True), (4, False)]
+
+
+def test_a_size_that_passed_and_is_chosen_later_is_one_that_was_chosen() -> None:
+    known = runs("j", HELD)
+    known.tried = []
+    state = cluster(known)
+    for _ in range(2):
+        evolve(state, window(3))
+    known.held = size(3)
+    evolve(state, WindowClosed(job="j", seconds=4.0, clean=True, workers=window(3).workers))
+    for _ in range(2):
+        evolve(state, window(2))
+    assert [(row.size.workers, row.passing) for row in known.tried] == [(3, False), (2, True)]
 
 
 def test_nothing_is_learnt_while_slots_move() -> None:
