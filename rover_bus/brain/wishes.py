@@ -251,7 +251,7 @@ def _cores_full(job: KnownJob, size: Size) -> str:
 
 def _finds_its_size(job: KnownJob, models: StandingModels) -> bool:
     """Whether a job is still on its way to its first good size: growth that teaches needs no cooldown, nor what probes were for."""
-    on_its_way = (job.cold and len(_chosen(job)) == PROBED_SIZES) or models.is_young(job)
+    on_its_way = (job.cold and len(job.tried) == PROBED_SIZES) or models.is_young(job)
     return on_its_way and not job.ceilings and job.rollbacks == 0
 
 
