@@ -1,6 +1,7 @@
 """The Brain beside real jobs on this machine: a real stack, real members, and what becomes of them.
 
-    python -m bench.living growth|falls|straggler|cores|spares|first|servers|memory|no-relief|away|priority [--seconds N] [--json]
+    python -m bench.living growth|falls|straggler|cores|spares|late|first|servers|memory|no-relief|away|priority
+                           [--seconds N] [--json]
 
 growth     an input-bound job (120 ms of storage latency a batch: four workers need half a core) starts with one worker: probes, a
            plan, its verdict
@@ -8,6 +9,7 @@ falls      the same; when the scale-up is live the server is throttled: the chan
 straggler  one of two workers is slowed five times by a SIGSTOP duty cycle: how long until it is found, and its share after (S18)
 cores      workers use up their cores: they get more, without a restart
 spares     a worker is added to a job whose program takes 2 s to load: from plan to its first commit, without spares and with them
+late       one of three workers starts 20 s late: on how many measured sizes the next plan rests
 first      of three servers one starts 15 s late and one 30 s: from submission to the first commit, where the job waits for all of
            them and where the first one begins; five pairs
 servers    a program keeps its only server busy, and the job file leaves their number open: two are tried and judged

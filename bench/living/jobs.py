@@ -41,6 +41,11 @@ import os, time
 if os.environ.get("ROVER_ROLE") == "ps" and os.environ.get("ROVER_INCARNATION") == "1":
     time.sleep({late_s}.get(os.environ["ROVER_INDEX"], 0.0))
 """
+LATE_WORKER = """
+import os, time
+if os.environ.get("ROVER_ROLE") == "worker" and os.environ["ROVER_INDEX"] == "2" and os.environ["ROVER_INCARNATION"] == "1":
+    time.sleep({late_s})
+"""
 SEES_SITE = 'environment = { PYTHONPATH = "." }'  # members run in the folder of their job file
 
 BUSY_SERVER = """

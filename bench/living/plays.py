@@ -21,6 +21,7 @@ from bench.living.jobs import (
     GROWING,
     JOB,
     LATE_SERVERS,
+    LATE_WORKER,
     LOADS_SLOWLY,
     OWN_PROGRAM,
     SEES_SITE,
@@ -197,6 +198,21 @@ async def _begin(begins: bool) -> dict[str, float]:
         return {"commit_s": committed - submitted, "even_s": even - submitted}
 
 
+async def late(seconds: float) -> dict[str, Any]:
+    """One of three workers starts late: the next plan rests on what the two did meanwhile, too."""
+    job = job_file("start = 3\nmax_count = 4", more=SEES_SITE)
+    async with running(job, site=LATE_WORKER.format(late_s=seconds)) as (_, heard):
+        began, _ = await heard.wait(facts.PlanApplied)
+        settled, _ = await heard.wait(facts.PlanSettled)
+        decided, plan = await heard.wait(facts.PlanProposed, lambda fact: fact.plan > 1)
+        return {
+            "settled_s": round(settled - began, 1),
+            "decided_s": round(decided - settled, 1),
+            "workers": [plan.held.workers if plan.held else 0, plan.workers],
+            "reason": plan.reason,
+        }
+
+
 async def servers(seconds: float) -> dict[str, Any]:
     """The number of servers is open: the only one is busy, so the Brain tries two; slots move meanwhile, and it is judged."""
     job = job_file("max_count = 4", program=OWN_PROGRAM, servers="max_count = 2", latency_ms=0)
@@ -343,6 +359,7 @@ PLAYS: dict[str, tuple[Play, float]] = {
     "straggler": (straggler, 0.0),
     "cores": (cores, 0.0),
     "spares": (spares, 0.0),
+    "late": (late, 20.0),
     "first": (first, 0.0),
     "servers": (servers, 60.0),
     "memory": (memory, 75.0),

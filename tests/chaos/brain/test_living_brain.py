@@ -39,6 +39,12 @@ def test_s16_a_scale_up_after_which_throughput_falls_is_taken_back_within_three_
     assert said["sizes"][-1] < max(said["sizes"])
 
 
+def test_a_size_that_two_of_three_workers_had_while_the_last_one_was_on_its_way_is_known() -> None:
+    said = play("late", "--seconds", "20")
+    assert said["settled_s"] > 15.0, said
+    assert "2 of 3 sizes" in said["reason"] or "2 sizes of 3" in said["reason"], said
+
+
 @pytest.mark.long
 def test_s18_the_slow_one_of_two_workers_is_found_and_its_share_of_the_leases_shrinks() -> None:
     said = play("straggler")
