@@ -20,19 +20,20 @@ QUIET = Weather(straggler=0.0, hot_server=0.0, worker_spread=0.0, noise=0.0, fai
 
 @pytest.fixture(scope="module")
 def run() -> tuple[Cluster, list[tuple[float, float]]]:
-    """A job alone in quiet weather; what its windows were believed to show of a size, and the truth of it."""
+    """Two jobs alone in quiet weather; what their windows were believed to show of a size, and the truth of it."""
     whole = generate(worlds.W1(), SEED, jobs=10)
-    case = max((c for c in whole.cases if c.mode == "async"), key=lambda c: c.samples)
+    cases = sorted((c for c in whole.cases if c.mode == "async"), key=lambda c: -c.samples)[:2]
     policy = LiveBrain(Setting(worlds.W1.menu, SEED))
-    cluster = Cluster(replace(whole, cases=(case,)), policy, QUIET, drift=False)
+    cluster = Cluster(replace(whole, cases=tuple(cases)), policy, QUIET, drift=False)
     seen = list[tuple[float, float]]()
     plan = policy.plan
 
     def watched(*asked: object) -> object:
-        known = policy.brain._decider.state.jobs.get(case.name)
-        for row in known.tried if known is not None else ():
-            at = (row.size.workers, row.size.servers, row.size.worker_cores, row.size.server_cores)
-            seen.append((row.mean, float(case.throughput(np.array([at]))[0])))
+        for case in cases:
+            known = policy.brain._decider.state.jobs.get(case.name)
+            for row in known.tried if known is not None else ():
+                at = (row.size.workers, row.size.servers, row.size.worker_cores, row.size.server_cores)
+                seen.append((row.mean, float(case.throughput(np.array([at]))[0])))
         return plan(*asked)  # type: ignore[arg-type]
 
     policy.plan = watched  # type: ignore[assignment]
