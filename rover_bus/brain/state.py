@@ -130,10 +130,8 @@ class KnownJob(msgspec.Struct):
     cold: bool = False
     members_plan: int = 0
     members: list[Member] = []
-    present: tuple[int, int] = (
-        0,
-        0,
-    )  # workers that train while others are on their way, and in how many windows in a row
+    # Workers that train while others are on their way, and in how many windows in a row.
+    present: tuple[int, int] = (0, 0)
     stalled: list[Member] = []  # of these, since the last plan was live: they cannot start,
     stalled_by: str = ""  # for what the cluster said of the last one,
     stalled_cause: str = ""  # by this fact
