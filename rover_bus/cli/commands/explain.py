@@ -165,6 +165,7 @@ def _inputs(explained: Row) -> list[str]:
         return []
     lines: list[str] = []
     if explained["tried"]:
+        passed = any(row["passing"] for row in explained["tried"])
         rows = [
             {
                 "workers": row["workers"],
@@ -174,6 +175,11 @@ def _inputs(explained: Row) -> list[str]:
                 "fitted": row["fitted"],
                 "error": None if row["error"] is None else f"{100 * row['error']:+.1f} %",
                 "waits for input": f"{100 * row['input_share']:.0f} %",
+                **(
+                    {"asked for by": "none: others were on their way" if row["passing"] else "a plan"}
+                    if passed
+                    else {}
+                ),
             }
             for row in explained["tried"]
         ]

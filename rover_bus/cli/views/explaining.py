@@ -167,6 +167,7 @@ def _tried(row: Any, fitted: float | None) -> Row:
         "fitted": fitted,
         "error": None if fitted is None else (fitted - row.mean) / row.mean,
         "input_share": row.input_share,
+        "passing": row.passing,
     }
 
 

@@ -83,6 +83,19 @@ def test_an_explanation_holds_inputs_the_fit_with_its_error_the_front_and_both_f
     assert "kept (gain_confirmed)" in text
 
 
+def test_a_size_that_no_plan_asked_for_is_told_apart() -> None:
+    job = known()
+    assert "on their way" not in "\n".join(
+        explanation_lines(explain_plan(PlanView(PROPOSED), job, cluster(job)))
+    )
+    job.tried[1].passing = True
+    explained = explain_plan(PlanView(PROPOSED), job, cluster(job))
+    assert [row["passing"] for row in explained["tried"]] == [False, True, False]
+    lines = explanation_lines(explained)
+    asked = [line.split("  ")[-1].strip() for line in lines[lines.index("inputs     (samples/s)") + 2 :][:3]]
+    assert asked == ["a plan", "none: others were on their way", "a plan"], lines
+
+
 def test_a_plan_from_before_the_brains_log_is_explained_by_what_it_carries() -> None:
     text = "\n".join(explanation_lines(explain_plan(PlanView(PROPOSED), None, BrainState())))
     assert "why not    as it is" in text
