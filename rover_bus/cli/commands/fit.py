@@ -90,8 +90,8 @@ def _hand_out(fits: list[GroupFit], predictions: Path | None, plot: Path | None,
         fitting.write_predictions(predictions, fits)
     if plot:
         fitting.plot_predictions(plot, fits)
-    for each in fits:
-        click.echo(fit_line(each), err=as_json)
+    for line in (line for each in fits for line in fit_lines(each)):
+        click.echo(line, err=as_json)
     if as_json:
         click.echo(fitting.json_line(fits))
 
@@ -176,12 +176,12 @@ def _failed(words: list[str], why: str) -> float:
     return math.nan
 
 
-def fit_line(fitted: GroupFit) -> str:
-    """Return one group's fit in a line, with the model's own doubts."""
+def fit_lines(fitted: GroupFit) -> list[str]:
+    """Return one group's fit in a line, and below it each doubt of the model in a line of its own."""
     group = fitted.group or "all rows"
     if fitted.prediction is None:
-        return f"{group}: {fitted.name}"
+        return [f"{group}: {fitted.name}"]
     errors = fitted.errors().tolist()
     error = f", median error {statistics.median(errors):.1%}" if errors else ""
-    doubts = "".join(f"; {warning}" for warning in fitted.warnings)
-    return f"{group}: {fitted.name} on {fitted.samples} rows, {len(fitted.rows)} predicted{error}{doubts}"
+    said = f"{group}: {fitted.name} on {fitted.samples} rows, {len(fitted.rows)} predicted{error}"
+    return [said, *(f"  beware: {warning}" for warning in fitted.warnings)]

@@ -95,6 +95,17 @@ def test_a_probe_that_fails_is_told_in_the_words_of_the_users_own_program(
     assert '"samples":5' in done.stdout.splitlines()[-1]
 
 
+def test_each_doubt_of_a_fit_is_a_line_of_its_own(tmp_path: Path) -> None:
+    rows = [f"{w},2,{100 * w if w < 8 else 20}" for w in range(1, 10)]
+    (tmp_path / "a.csv").write_text("\n".join(["workers,ps,throughput", *rows]) + "\n")
+    done = run("fit", "--train", "a.csv", "--test", "a.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said, *doubts = done.stdout.splitlines()
+    assert said.startswith("all rows: ") and "beware" not in said
+    assert len(doubts) > 1 and all(line.startswith("  beware: ") for line in doubts), doubts
+    assert any("ps was never varied" in line for line in doubts)
+
+
 def test_the_broker_is_named_by_the_environment_unless_a_directory_is(tmp_path: Path) -> None:
     for arguments, says in (((), "nats://127.0.0.1:9"), (("--dir", "here"), "start one with `rover up`")):
         done = run("jobs", *arguments, cwd=tmp_path, ROVER_URL="nats://127.0.0.1:9")
