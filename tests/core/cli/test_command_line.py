@@ -101,8 +101,10 @@ def test_each_doubt_of_a_fit_is_a_line_of_its_own(tmp_path: Path) -> None:
     done = run("fit", "--train", "a.csv", "--test", "a.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said, *doubts = done.stdout.splitlines()
-    assert said.startswith("all rows: ") and "beware" not in said
-    assert len(doubts) > 1 and all(line.startswith("  beware: ") for line in doubts), doubts
+    assert said.startswith("all rows: ")
+    assert "beware" not in said
+    assert len(doubts) > 1, done.stdout
+    assert all(line.startswith("  beware: ") for line in doubts), doubts
     assert any("ps was never varied" in line for line in doubts)
 
 
