@@ -155,7 +155,7 @@ def _after(job: KnownJob, size: Size, state: BrainState) -> tuple[dict[str, Budg
     alike = _of_one(now, True) == _of_one(then, True) and _of_one(now, False) == _of_one(then, False)
     if alike and size.workers >= held.workers and size.servers >= held.servers:
         return {}, []  # nothing of it changes where it is
-    free = {host: free_of(host, state) for host in {*job.where.values()} if host in state.hosts}
+    free = {host: free_of(host, state) for host in dict.fromkeys(job.where.values()) if host in state.hosts}
     moving = list[Member]()
     staying, leaving = _split(job, size)
     for member, host in staying:

@@ -119,7 +119,7 @@ class Brain:
                     cores=host.cores, memory_bytes=host.memory_bytes, cores_bind=host.cores_bind
                 )
                 self._notice(host_facts.HostRegistered(host=name, daemon="library", capacity=room), now_s)
-        for name in self._hosts.keys() - hosts.keys():
+        for name in [each for each in self._hosts if each not in hosts]:
             self._notice(host_facts.HostLeft(host=name), now_s)
         self._hosts = dict(hosts)
         for run in list(self._runs.values()):
@@ -216,7 +216,7 @@ class Brain:
         return taken
 
     def memory(self) -> bytes:
-        """What this Brain knows of runs that ended, for another one: `Brain(memory=...)`."""
+        """What this Brain knows of runs that ended, for another one: `Brain(memory=...)`. Say `end` of what still runs first."""
         state = self._decider.state
         return msgspec.msgpack.encode(BrainMemory(past=state.past, families=state.families))
 

@@ -188,7 +188,7 @@ def find_damage(arrays: Mapping[str, Array], digests: SlotDigests, stop: Stop = 
 
     lost = [
         Damage(name, 0, arrays[name].nbytes if name in arrays else 0)
-        for name in {*arrays, *digests.arrays}
+        for name in sorted({*arrays, *digests.arrays})
         if name not in arrays or -(-arrays[name].nbytes // CHUNK_BYTES) != len(digests.digests_of(name))
     ]
     return lost or [each for found in on_all_cores(compare, list(spans_of(arrays)), stop) for each in found]

@@ -58,7 +58,7 @@ def similarity(new: JobTraits, old: JobTraits) -> float:
         "family": new.family == old.family,
     }
     agreed = sum(weight for name, weight in _WEIGHTS.items() if equal[name] and getattr(new, name))
-    for name in new.sizes.keys() & old.sizes.keys():
+    for name in sorted(new.sizes.keys() & old.sizes.keys()):
         a, b = new.sizes[name], old.sizes[name]
         total += 1.0
         agreed += min(a, b) / max(a, b) if a > 0 and b > 0 else 0.0
