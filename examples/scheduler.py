@@ -36,9 +36,8 @@ class BrainScheduler:
     ) -> dict[str, dict[str, int]]:
         """Tell what happened since the last tick, and return what each job shall hold."""
         brain, present = self.brain, {job.name for job in jobs}
-        gone = [
-            name for name in brain.placements if name not in present
-        ]  # a set's order is not the same again
+        # A list, not a difference of sets: their order is another one in each process.
+        gone = [name for name in brain.placements if name not in present]
         for name in gone:
             brain.end(name, now_s)
         brain.set_hosts({node: ClusterHost(cores=devices) for node, devices in nodes.items()}, now_s)

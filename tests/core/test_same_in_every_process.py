@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HASH_SEEDS = ("1", "2", "3")
 
 HOSTS_OF_A_PLAN = """
@@ -71,11 +71,20 @@ sizes = {f"size-{number}": 0.1 + 0.7 / (number + 3) for number in range(9)}
 print(repr(similarity(JobTraits(sizes=sizes), JobTraits(sizes=dict.fromkeys(sizes, 1.0)))))
 """
 
+DAMAGED_ARRAYS = """
+import numpy as np
+from rover_bus.flash.digests import SlotDigests, find_damage
+
+found = find_damage({f"table-{number}": np.ones(8) for number in range(8)}, SlotDigests(of=0, arrays={}))
+assert len(found) == 8, found
+print(found)
+"""
+
 
 @pytest.mark.parametrize(
     "program",
-    [HOSTS_OF_A_PLAN, HOSTS_THAT_LEFT, JOBS_THAT_ENDED, SIMILARITY],
-    ids=["hosts of a plan", "hosts that left", "jobs that ended", "similarity"],
+    [HOSTS_OF_A_PLAN, HOSTS_THAT_LEFT, JOBS_THAT_ENDED, SIMILARITY, DAMAGED_ARRAYS],
+    ids=["hosts of a plan", "hosts that left", "jobs that ended", "similarity", "damaged arrays"],
 )
 def test_it_is_the_same_whatever_the_seed_of_hashes(program: str) -> None:
     said = set()
