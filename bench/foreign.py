@@ -6,7 +6,7 @@
 60 s, 30 s of standstill at every change. How fast a job really is follows Pollux' own form: compute that is split, a
 synchronisation that costs more across nodes, and an overlap of both. The Brain knows nothing of that. Beside it: sizes as users
 asked (static, first come first served), the shortest remaining time first, told the truth, and least attained service (Tiresias).
-Means over seeds, in seconds. A seed takes some twenty seconds of a core.
+Means over seeds, in seconds. A seed takes some thirty seconds of a core.
 """
 
 from __future__ import annotations
