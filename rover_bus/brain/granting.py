@@ -20,7 +20,7 @@ from rover_bus.brain.decisions.rounds import CONCAVITY
 from rover_bus.brain.freezing import frozen
 from rover_bus.brain.loads import shares_hosts
 from rover_bus.brain.rooms import fits_hosts, fits_once_they_shrink, free_of, room_for
-from rover_bus.brain.sizing import NARROW, narrowed
+from rover_bus.brain.sizing import LEAST_SERVER_BYTES, NARROW, narrowed, with_usual_memory
 from rover_bus.brain.state import BrainState, KnownJob, counted
 from rover_bus.brain.totals import Total, Totals, present, totals_of
 from rover_bus.brain.wishes import CapacityLeft, Wish, size_after
@@ -29,7 +29,6 @@ from rover_bus.events.subjects import as_seen_by, split_job
 
 MOST_HALVED = 3  # times that a start's members may be made half as large to find room
 LOOKED_AT = 16  # of the roomiest hosts, to say how much the roomiest has
-LEAST_SERVER_BYTES = 4 * GIB  # a server with less memory is not started with half of it
 CHOSEN = (
     "start",
     "probe",
@@ -76,8 +75,10 @@ def grant_best(
     """
     job = state.jobs[name]
     granted = grant(name, wish, state, quotas)
-    if granted.left is None or granted.left.constant != Reason.DOES_NOT_FIT_ANY_NODE:
+    if granted.left is None:
         return granted, wish
+    if granted.left.constant != Reason.DOES_NOT_FIT_ANY_NODE:
+        return _grant_less_memory(name, wish, state, quotas) or (granted, wish)
     most = job.charge(wish.size)
     for size in dict.fromkeys((*in_room(), *wish.others)):
         charged, other = job.charge(size), _instead(wish, size)
@@ -87,7 +88,44 @@ def grant_best(
             granted = grant(name, other, state, quotas)
         if granted.size is not None:
             return granted, other
-    return _cut_down(job, wish, state), wish
+    cut = _cut_down(job, wish, state)
+    return cut, _with_less_memory(wish, cut.size)
+
+
+def _grant_less_memory(
+    name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
+) -> tuple[GrantedSize, Wish] | None:
+    """What a start gets whose servers begin with what jobs here use, where memory is short by sums; None where that helps nothing."""
+    job, totals = state.jobs[name], totals_of(state)
+    if wish.step != "start" or job.released is not None:
+        return None
+    wanted, quota, tenant = job.charge(wish.size), quotas.get(job.spec.plan.tenant), job.spec.plan.tenant
+    budgets = [(totals.capacity, None), *([(quota, tenant)] if quota is not None else [])]
+    if all(
+        totals.beside(name, of).memory_bytes + wanted.memory_bytes <= budget.memory_bytes
+        for budget, of in budgets
+    ):
+        return None
+    size = with_usual_memory(wish.size, job.spec, state)
+    if size == wish.size:
+        return None
+    less = msgspec.structs.replace(wish, size=size, others=[])
+    granted, _ = grant_best(name, less, state, quotas)
+    return None if granted.size is None else (granted, _with_less_memory(wish, granted.size))
+
+
+def _with_less_memory(wish: Wish, size: Size | None) -> Wish:
+    """Say of a start that its servers together have less memory than they were to have."""
+    if wish.step != "start" or size is None:
+        return wish
+    hoped, bytes_now = (each.servers * each.server_memory_bytes for each in (wish.size, size))
+    if bytes_now >= hoped:
+        return wish
+    less = (
+        f"{bytes_now / GIB:.3g} GiB for its servers instead of {hoped / GIB:.3g}, as jobs here used of what they"
+        " had asked for: no host has room for more"
+    )
+    return msgspec.structs.replace(wish, detail=f"{wish.detail}; {less}")
 
 
 def _instead(wish: Wish, size: Size) -> Wish:
@@ -136,7 +174,7 @@ def has_room_to_return(name: str, size: Size, state: BrainState) -> bool:
 
 
 def _cut_down(job: KnownJob, wish: Wish, state: BrainState) -> GrantedSize:
-    size: Size | None = _best_start(job, wish.size, state) if job.held is None else wish.size
+    size: Size | None = _start_in_room(job, wish.size, state) if job.held is None else wish.size
     while size is not None and not fits_hosts(job, size, state):
         size = _easier_to_place(job, size)
     if size is None or (job.held is not None and size.shape == job.held.shape):
@@ -144,8 +182,16 @@ def _cut_down(job: KnownJob, wish: Wish, state: BrainState) -> GrantedSize:
     return GrantedSize(size=size)
 
 
-def _best_start(job: KnownJob, size: Size, state: BrainState) -> Size:
-    """The best start of a kind that hosts have room for: fewer workers, or narrower members; the size itself where none fits."""
+def _start_in_room(job: KnownJob, size: Size, state: BrainState) -> Size:
+    """The best start that hosts have room for, at last with less memory a server than its user asked for; else the smallest of both
+    to look further from.
+    """
+    usual = with_usual_memory(size, job.spec, state) if job.released is None else size
+    return _best_start(job, size, state) or _best_start(job, usual, state) or usual
+
+
+def _best_start(job: KnownJob, size: Size, state: BrainState) -> Size | None:
+    """The best start of a kind that hosts have room for: fewer workers, or narrower members; None where none fits."""
     least, narrow = job.spec.workers.least, size
     found = list[tuple[float, Size]]()
     free = [free_of(host, state) for host in islice(totals_of(state).roomiest(state), MOST_NODES)]
@@ -160,7 +206,7 @@ def _best_start(job: KnownJob, size: Size, state: BrainState) -> Size:
         former, narrow = narrow, narrowed(narrow, job)
         if narrow == former:
             break
-    return max(found, key=lambda each: each[0])[1] if found else size
+    return max(found, key=lambda each: each[0])[1] if found else None
 
 
 def _easier_to_place(job: KnownJob, size: Size) -> Size | None:

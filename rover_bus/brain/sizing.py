@@ -11,9 +11,15 @@ from collections.abc import Sequence
 import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.brain.decisions.plans import Allocation, PlanDecision
+from rover_bus.brain.decisions.plans import GIB, Allocation, PlanDecision
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.warm_start import MOST_SIMILAR, PastJob, decide_start, usual_factors
+from rover_bus.brain.decisions.warm_start import (
+    MOST_SIMILAR,
+    PastJob,
+    decide_start,
+    usual_factors,
+    usual_memory_share,
+)
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.state import BrainState, KnownJob, charge_of
 from rover_bus.brain.totals import totals_of
@@ -23,6 +29,7 @@ from rover_bus.events.subjects import split_job
 
 NARROW = 0.85  # what a start with half the cores a member is worth: most users ask for too many cores and too few members
 MORE_THAN_USED = 1.5  # by which a first memory limit passes what a run used: the next may have more data, and too little kills
+LEAST_SERVER_BYTES = 4 * GIB  # a server with less memory is not started with a part of it
 BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of its own
 
 
@@ -91,15 +98,37 @@ def _cores(role: RoleSpec, known: float, usual: float, state: BrainState) -> flo
 
 def _server_memory(spec: JobSpec, state: BrainState, servers: int) -> int:
     """The memory limit that a server begins with, where there is a limit: its share of what runs of its family needed."""
+    needed_bytes = _family_needed(spec, state)
+    if not spec.servers.memory_bytes or not needed_bytes:
+        return spec.servers.memory_bytes
+    return -(-needed_bytes // servers)
+
+
+def with_usual_memory(size: Size, spec: JobSpec, state: BrainState) -> Size:
+    """A first size whose servers have what servers of this cluster use of what their users ask for, and half as much again: for a
+    stranger that no host has as much memory for as its user asked, if its limit follows a forecast and is raised after a kill.
+    """
+    if not (size.servers and spec.plan.relief) or _family_needed(spec, state):
+        return size
+    asked_bytes = spec.servers.memory_bytes * servers_asked_for(spec, size.servers)
+    usual = -(-round(asked_bytes * MORE_THAN_USED * usual_memory_share(state.past)) // size.servers)
+    return size.replace(server_memory_bytes=min(max(usual, LEAST_SERVER_BYTES), size.server_memory_bytes))
+
+
+def servers_asked_for(spec: JobSpec, otherwise: int) -> int:
+    """How many servers a user asked memory for; `otherwise` where their number was left open."""
+    return spec.servers.count or spec.servers.start or otherwise
+
+
+def _family_needed(spec: JobSpec, state: BrainState) -> int:
+    """Bytes that the servers of a family's last runs needed together; 0 where none has ended yet."""
     own = traits_of(spec)
     ended = [
         _needed(past, spec)
         for past in state.past
         if past.completed and (past.traits.family, past.traits.dataset) == (own.family, own.dataset)
     ]
-    if not spec.servers.memory_bytes or not max(ended, default=0):
-        return spec.servers.memory_bytes
-    return -(-max(ended[-MOST_SIMILAR:]) // servers)
+    return max(ended[-MOST_SIMILAR:], default=0)
 
 
 def _needed(past: PastJob, spec: JobSpec) -> int:

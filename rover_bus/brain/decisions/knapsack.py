@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rover_bus.brain.decisions.pieces import Pieces, finish
+from rover_bus.brain.decisions.stray_prints import c_prints_on_stderr
 from rover_bus.brain.models.samples import FloatArray, IntArray
 from rover_bus.events.errors import TemporaryError
 
@@ -235,13 +236,14 @@ def _solve(offers: Offers, greedy: Choice, gap: float, node_limit: int) -> Choic
     n = len(jobs)
     one_each = csr_array((np.ones(n), (jobs, np.arange(n))), shape=(len(offers.value), n))
     usage = csr_array((offers.usage[jobs, options] / offers.capacity).T)
-    solved = milp(
-        -offers.value[jobs, options],
-        constraints=[LinearConstraint(one_each, 1, 1), LinearConstraint(usage, -np.inf, 1.0)],
-        integrality=np.ones(n),
-        bounds=Bounds(0, 1),
-        options={"node_limit": node_limit, "mip_rel_gap": gap},
-    )
+    with c_prints_on_stderr():
+        solved = milp(
+            -offers.value[jobs, options],
+            constraints=[LinearConstraint(one_each, 1, 1), LinearConstraint(usage, -np.inf, 1.0)],
+            integrality=np.ones(n),
+            bounds=Bounds(0, 1),
+            options={"node_limit": node_limit, "mip_rel_gap": gap},
+        )
     if solved.x is None:
         return greedy
     choice = np.zeros(len(offers.value), dtype=np.int64)
