@@ -108,9 +108,9 @@ def with_usual_memory(size: Size, spec: JobSpec, state: BrainState) -> Size:
     """A first size whose servers have what servers of this cluster use of what their users ask for, and half as much again: for a
     stranger that no host has as much memory for as its user asked, if its limit follows a forecast and is raised after a kill.
     """
-    if not (size.servers and spec.plan.relief) or _family_needed(spec, state):
-        return size
     asked_bytes = spec.servers.memory_bytes * servers_asked_for(spec, size.servers)
+    if not (asked_bytes and spec.plan.relief) or _family_needed(spec, state):
+        return size
     usual = -(-round(asked_bytes * MORE_THAN_USED * usual_memory_share(state.past)) // size.servers)
     return size.replace(server_memory_bytes=min(max(usual, LEAST_SERVER_BYTES), size.server_memory_bytes))
 
