@@ -95,7 +95,7 @@ def grant_best(
 def _grant_less_memory(
     name: str, wish: Wish, state: BrainState, quotas: Mapping[str, Budget]
 ) -> tuple[GrantedSize, Wish] | None:
-    """What a start gets whose servers begin with what jobs here use, where memory is short by sums; None where that helps nothing."""
+    """What a start gets whose servers begin with what jobs here use, where memory is short by sums; None where that is no help."""
     job, totals = state.jobs[name], totals_of(state)
     if wish.step != "start" or job.released is not None:
         return None
@@ -123,7 +123,7 @@ def _with_less_memory(wish: Wish, size: Size | None) -> Wish:
         return wish
     less = (
         f"{bytes_now / GIB:.3g} GiB for its servers instead of {hoped / GIB:.3g}, as jobs here used of what they"
-        " had asked for: no host has room for more"
+        " had asked for: there is no room for more"
     )
     return msgspec.structs.replace(wish, detail=f"{wish.detail}; {less}")
 
