@@ -9,7 +9,7 @@ from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.history import traits_of
 from rover_bus.brain.memory_relief import used_by_servers
-from rover_bus.brain.sizing import BETWEEN_JOBS_S, servers_asked_for
+from rover_bus.brain.sizing import BETWEEN_JOBS_S, asked_of_servers
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events.facts import JobEnded
 from rover_bus.events.job import JobSpec
@@ -28,7 +28,7 @@ def past_of(ended: JobEnded, known: KnownJob, state: BrainState) -> PastJob | No
         completed=ended.state == "completed",
         asked=_asked(known.spec) if known.moves else None,
         tables_bytes=used_by_servers(known),
-        asked_bytes=known.spec.servers.memory_bytes * servers_asked_for(known.spec, held.servers),
+        asked_bytes=asked_of_servers(known.spec),
     )
 
 

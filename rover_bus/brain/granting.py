@@ -7,7 +7,7 @@ Growth that needs a shrink elsewhere waits until that shrink is settled (P22). P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 import msgspec
@@ -20,7 +20,7 @@ from rover_bus.brain.decisions.rounds import CONCAVITY
 from rover_bus.brain.freezing import frozen
 from rover_bus.brain.loads import shares_hosts
 from rover_bus.brain.rooms import fits_hosts, fits_once_they_shrink, free_of, room_for
-from rover_bus.brain.sizing import LEAST_SERVER_BYTES, NARROW, narrowed, with_usual_memory
+from rover_bus.brain.sizing import LEAST_SERVER_BYTES, NARROW, less_memory, narrowed, with_usual_memory
 from rover_bus.brain.state import BrainState, KnownJob, counted
 from rover_bus.brain.totals import Total, Totals, present, totals_of
 from rover_bus.brain.wishes import CapacityLeft, Wish, size_after
@@ -89,7 +89,7 @@ def grant_best(
         if granted.size is not None:
             return granted, other
     cut = _cut_down(job, wish, state)
-    return cut, _with_less_memory(wish, cut.size)
+    return cut, _with_less_memory(job, wish, cut.size)
 
 
 def _grant_less_memory(
@@ -97,7 +97,7 @@ def _grant_less_memory(
 ) -> tuple[GrantedSize, Wish] | None:
     """What a start gets whose servers begin with what jobs here use, where memory is short by sums; None where that is no help."""
     job, totals = state.jobs[name], totals_of(state)
-    if wish.step != "start" or job.released is not None:
+    if wish.step != "start":
         return None
     wanted, quota, tenant = job.charge(wish.size), quotas.get(job.spec.plan.tenant), job.spec.plan.tenant
     budgets = [(totals.capacity, None), *([(quota, tenant)] if quota is not None else [])]
@@ -106,26 +106,28 @@ def _grant_less_memory(
         for budget, of in budgets
     ):
         return None
-    size = with_usual_memory(wish.size, job.spec, state)
+    size = _with_usual_memory(job, wish.size, state)
     if size == wish.size:
         return None
     less = msgspec.structs.replace(wish, size=size, others=[])
     granted, _ = grant_best(name, less, state, quotas)
-    return None if granted.size is None else (granted, _with_less_memory(wish, granted.size))
+    return None if granted.size is None else (granted, _with_less_memory(job, wish, granted.size))
 
 
-def _with_less_memory(wish: Wish, size: Size | None) -> Wish:
+def _with_usual_memory(job: KnownJob, size: Size, state: BrainState) -> Size:
+    """A start with what servers here use: not of a job that goes on, which keeps what it had, nor while others make room."""
+    keeps = job.released is not None or bool(totals_of(state).shrinking)
+    return size if keeps else with_usual_memory(size, job.spec, state)
+
+
+def _with_less_memory(job: KnownJob, wish: Wish, size: Size | None) -> Wish:
     """Say of a start that its servers together have less memory than they were to have."""
     if wish.step != "start" or size is None:
         return wish
     hoped, bytes_now = (each.servers * each.server_memory_bytes for each in (wish.size, size))
     if bytes_now >= hoped:
         return wish
-    less = (
-        f"{bytes_now / GIB:.3g} GiB for its servers instead of {hoped / GIB:.3g}, as jobs here used of what they"
-        " had asked for: there is no room for more"
-    )
-    return msgspec.structs.replace(wish, detail=f"{wish.detail}; {less}")
+    return msgspec.structs.replace(wish, detail=f"{wish.detail}; {less_memory(size, job.spec)}")
 
 
 def _instead(wish: Wish, size: Size) -> Wish:
@@ -175,19 +177,36 @@ def has_room_to_return(name: str, size: Size, state: BrainState) -> bool:
 
 def _cut_down(job: KnownJob, wish: Wish, state: BrainState) -> GrantedSize:
     size: Size | None = _start_in_room(job, wish.size, state) if job.held is None else wish.size
-    while size is not None and not fits_hosts(job, size, state):
-        size = _easier_to_place(job, size)
+    while size is not None and job.held is not None and not fits_hosts(job, size, state):
+        size = _with_fewer_workers(size, job.held.workers)
     if size is None or (job.held is not None and size.shape == job.held.shape):
         return GrantedSize(size=None, left=_found_no_host(job, wish.size, state))
     return GrantedSize(size=size)
 
 
-def _start_in_room(job: KnownJob, size: Size, state: BrainState) -> Size:
-    """The best start that hosts have room for, at last with less memory a server than its user asked for; else the smallest of both
-    to look further from.
+def _start_in_room(job: KnownJob, size: Size, state: BrainState) -> Size | None:
+    """The best start that hosts have room for: by fewer or narrower members, then with its tables on more servers, at last with
+    less memory than its user asked for; None where there is none.
     """
-    usual = with_usual_memory(size, job.spec, state) if job.released is None else size
-    return _best_start(job, size, state) or _best_start(job, usual, state) or usual
+    for each in _splits(job, size):
+        if (found := _best_start(job, each, state)) is not None:
+            return found
+    less = _with_usual_memory(job, size, state)
+    if less == size:
+        return None
+    return next((found for each in _splits(job, less) if (found := _best_start(job, each, state))), None)
+
+
+def _splits(job: KnownJob, size: Size) -> Iterator[Size]:
+    """A first size, then it with more and smaller servers, twice as many each time or as many as it may have."""
+    yield size
+    most = job.spec.servers.max_count
+    if job.released is not None or job.spec.servers.count:
+        return
+    while 0 < size.servers < most and size.server_memory_bytes >= 2 * LEAST_SERVER_BYTES:
+        servers = min(2 * size.servers, most)
+        shared = -(-size.server_memory_bytes * size.servers // servers)
+        yield (size := size.replace(servers=servers, server_memory_bytes=shared))
 
 
 def _best_start(job: KnownJob, size: Size, state: BrainState) -> Size | None:
@@ -209,25 +228,11 @@ def _best_start(job: KnownJob, size: Size, state: BrainState) -> Size | None:
     return max(found, key=lambda each: each[0])[1] if found else None
 
 
-def _easier_to_place(job: KnownJob, size: Size) -> Size | None:
-    """The next smaller size of the same kind: fewer workers; for a start at last more servers, twice as many or as many as it may
-    have, which share the same memory.
-    """
-    least = job.held.workers if job.held is not None else job.spec.workers.least
-    if size.workers > max(least, 1):
-        return size.replace(workers=max(size.workers * 3 // 4, least, 1))
-    if (
-        job.held is not None
-        or job.released is not None
-        or job.spec.servers.count
-        or size.server_memory_bytes < 2 * LEAST_SERVER_BYTES
-    ):
-        return None
-    servers = min(2 * size.servers, job.spec.servers.max_count)
-    if servers <= size.servers:
-        return None
-    shared = -(-size.server_memory_bytes * size.servers // servers)
-    return size.replace(servers=servers, server_memory_bytes=shared)
+def _with_fewer_workers(size: Size, least: int) -> Size | None:
+    """The next smaller size of the same kind; None where it has no worker to spare."""
+    return (
+        size.replace(workers=max(size.workers * 3 // 4, least, 1)) if size.workers > max(least, 1) else None
+    )
 
 
 def _found_no_host(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft:

@@ -30,6 +30,7 @@ from rover_bus.events.subjects import split_job
 NARROW = 0.85  # what a start with half the cores a member is worth: most users ask for too many cores and too few members
 MORE_THAN_USED = 1.5  # by which a first memory limit passes what a run used: the next may have more data, and too little kills
 LEAST_SERVER_BYTES = 4 * GIB  # a server with less memory is not started with a part of it
+MOST_BYTES = 1 << 62  # that a log can write
 BETWEEN_JOBS_S = 600.0  # jobs are dated by their order: a log has no clock of its own
 
 
@@ -61,11 +62,29 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
         worker_memory_bytes=spec.workers.memory_bytes,
         server_memory_bytes=_server_memory(spec, state, servers),
     )
-    cut = cut_to(size, spec, _budgets(spec, state))
-    if cut != size:
-        said = f"{decision.detail}; cut from {size.workers}/{size.servers} to what there is at all"
-        decision = msgspec.structs.replace(decision, detail=said)
+    cut, said = _cut_to_capacity(size, spec, state)
+    if said:
+        decision = msgspec.structs.replace(decision, detail=f"{decision.detail}; {said}")
     return cut, decision, pins(spec)
+
+
+def _cut_to_capacity(size: Size, spec: JobSpec, state: BrainState) -> tuple[Size, str]:
+    """What a first size becomes that the cluster or a quota could never hold, and that in words: first by memory that is hardly
+    ever used, then by members.
+    """
+    budgets = _budgets(spec, state)
+    cut = cut_to(size, spec, budgets)
+    if cut == size:
+        return size, ""
+    less = with_usual_memory(size, spec, state)
+    with_more = cut_to(less, spec, budgets)
+    said = list[str]()
+    if less != size and (with_more.workers > cut.workers or with_more.servers > cut.servers):
+        cut = with_more
+        said.append(less_memory(cut, spec))
+    if (cut.workers, cut.servers) != (size.workers, size.servers):
+        said.append(f"cut from {size.workers}/{size.servers} to what there is at all")
+    return cut, "; ".join(said)
 
 
 def size_to_begin_with(job: KnownJob, state: BrainState) -> tuple[Size, PlanDecision]:
@@ -105,19 +124,38 @@ def _server_memory(spec: JobSpec, state: BrainState, servers: int) -> int:
 
 
 def with_usual_memory(size: Size, spec: JobSpec, state: BrainState) -> Size:
-    """A first size whose servers have what servers of this cluster use of what their users ask for, and half as much again: for a
-    stranger that no host has as much memory for as its user asked, if its limit follows a forecast and is raised after a kill.
+    """A first size whose servers have what servers of this cluster use of what their users ask for, and half as much again.
+
+    Itself for a job whose family has run, whose limits stay, or that ends with a server that was given too little.
     """
-    asked_bytes = spec.servers.memory_bytes * servers_asked_for(spec, size.servers)
-    if not (asked_bytes and spec.plan.relief) or _family_needed(spec, state):
+    asked_bytes = asked_of_servers(spec) or spec.servers.memory_bytes * size.servers
+    survives = spec.plan.relief and spec.on_server_lost != "fail"
+    if not (size.servers and asked_bytes and survives) or _family_ran(spec, state):
         return size
     usual = -(-round(asked_bytes * MORE_THAN_USED * usual_memory_share(state.past)) // size.servers)
     return size.replace(server_memory_bytes=min(max(usual, LEAST_SERVER_BYTES), size.server_memory_bytes))
 
 
-def servers_asked_for(spec: JobSpec, otherwise: int) -> int:
-    """How many servers a user asked memory for; `otherwise` where their number was left open."""
-    return spec.servers.count or spec.servers.start or otherwise
+def asked_of_servers(spec: JobSpec) -> int:
+    """Bytes that a user asked for the servers together; 0 where they have no limit, or their number was left open."""
+    return min(spec.servers.memory_bytes * (spec.servers.count or spec.servers.start), MOST_BYTES)
+
+
+def less_memory(size: Size, spec: JobSpec) -> str:
+    """Say of a first size that its servers together have less memory than its user asked for."""
+    asked_bytes = asked_of_servers(spec) or spec.servers.memory_bytes * size.servers
+    now = size.servers * size.server_memory_bytes / GIB
+    return (
+        f"{now:.3g} GiB for its servers instead of {asked_bytes / GIB:.3g}, as jobs here used of what they"
+        " had asked for: there is no room for more"
+    )
+
+
+def _family_ran(spec: JobSpec, state: BrainState) -> bool:
+    """Whether a run of the family has ended, as it should or not: what such a run needed it says best itself."""
+    own = traits_of(spec)
+    of_own = (own.family, own.dataset)
+    return any((past.traits.family, past.traits.dataset) == of_own for past in state.past)
 
 
 def _family_needed(spec: JobSpec, state: BrainState) -> int:

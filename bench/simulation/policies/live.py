@@ -192,6 +192,7 @@ def spec_of(case: Case, menu: Menu, asked: Size, family: str) -> JobSpec:
             memory_bytes=int(asked.server_gib * GIB),
         ),
         plan=PlanSpec(window_s=WINDOW_S, memory_reaction_s=120.0),
+        on_server_lost="restore",
         labels={"family": family, "user": case.user},
     )
 

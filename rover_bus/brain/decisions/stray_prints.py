@@ -14,8 +14,8 @@ from contextlib import contextmanager
 def c_prints_on_stderr() -> Iterator[None]:
     """Let C's `stdout` be its `stderr` meanwhile. File descriptor 1, what Python prints and what children inherit stay the same.
 
-    Only glibc says that `stdout` may be set; elsewhere nothing is done. Of two threads the one that comes second changes nothing,
-    so that neither leaves it changed: what it prints after the first is done is on stdout again.
+    Only glibc says that `stdout` may be set; with another C library nothing is done. Of two threads the one that comes second
+    changes nothing, so that neither leaves it changed: what it prints after the first is done is on stdout again.
     """
     process = ctypes.CDLL(None)
     if not hasattr(process, "gnu_get_libc_version"):

@@ -23,6 +23,8 @@ _WEIGHTS = {"user": 1.0, "dataset": 2.0, "family": 2.0}
 _DAY_S = 86_400.0
 _UNSHOWN = 2.0  # jobs
 _FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0)  # steps in which cores are offered
+_SHARES = (1 / 8, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 1.0)
+_FAMILIES = 3
 _PRICES = Prices()
 
 
@@ -47,7 +49,7 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
         None  # what its user asked it to begin with, 0 where nothing; None: its size was never chosen
     )
     tables_bytes: int = 0  # that its servers used at its end, together; 0: that was not measured
-    asked_bytes: int = 0  # that its user asked for its servers, together; 0: they had no limit
+    asked_bytes: int = 0  # that its user asked for its servers, together; 0: they had no limit, or any number
 
 
 def similarity(new: JobTraits, old: JobTraits) -> float:
@@ -145,16 +147,19 @@ def usual_factors(history: Sequence[PastJob]) -> UsualFactors:
 
 def usual_memory_share(history: Sequence[PastJob]) -> float:
     """Return what share of the server memory that its user asked for a run of this cluster used at its end: the geometric mean over
-    the last run of each family, shrunk towards 1 as if so many more (`_UNSHOWN`) had asked rightly; never above 1 [ours; "users ask
-    for 5.3 times what servers need, and one in ten for too little", `algorithms.md §8`].
+    the last run of each family, shrunk towards 1 as if so many more (`_UNSHOWN`) had asked rightly, in the steps of `_SHARES`,
+    rounded up; 1 before so many families (`_FAMILIES`) have ended, so that it tells of none of them [ours; "users ask for 5.3 times
+    what servers need, and one in ten for too little", `algorithms.md §8`].
     """
     shares = {
         (old.traits.family, old.traits.dataset): old.tables_bytes / old.asked_bytes
         for old in history
         if old.completed and old.tables_bytes and old.asked_bytes
     }
-    logs = [math.log(share) for share in shares.values()]
-    return min(math.exp(sum(logs) / (len(logs) + _UNSHOWN)), 1.0)
+    if len(shares) < _FAMILIES:
+        return 1.0
+    learned = math.exp(sum(map(math.log, shares.values())) / (len(shares) + _UNSHOWN))
+    return min([step for step in _SHARES if step >= learned], default=1.0)
 
 
 def smooth(values: Sequence[float], momentum: float = MOMENTUM) -> float:

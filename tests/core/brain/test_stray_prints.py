@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _PRELUDE = """
 import ctypes, os, sys
 from rover_bus.brain.decisions.stray_prints import c_prints_on_stderr
@@ -15,10 +17,10 @@ def c_prints(said):
 """
 
 
-def _said(program: str) -> tuple[list[str], list[str]]:
-    """The lines that a program prints on stdout and on stderr."""
+def _said(program: str, *how: str) -> tuple[list[str], list[str]]:
+    """The words that a program prints on stdout and on stderr."""
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program, *how], capture_output=True, text=True, check=True, timeout=60
     )
     return ran.stdout.split(), ran.stderr.split()
 
@@ -61,12 +63,13 @@ c_prints(b"after-both")
     assert err == ["solvers"]
 
 
-def test_an_exact_choice_prints_nothing_on_stdout() -> None:
-    """An instance of which HiGHS 1.12 repairs a solution, and says so; found among 3,000 such ones."""
-    out, _ = _said(
-        """
+_CHOOSE = """
+import sys
+from contextlib import nullcontext
 import numpy as np
-from rover_bus.brain.decisions.knapsack import Offers, choose_exactly
+from rover_bus.brain.decisions import knapsack
+if sys.argv[1:] == ["plain"]:
+    knapsack.c_prints_on_stderr = nullcontext
 rng = np.random.default_rng(1211)
 cores = np.sort(rng.integers(2, 90, (4, 20)), axis=1).astype(float)
 gib = cores * rng.uniform(0.5, 3, (4, 20))
@@ -74,7 +77,13 @@ value = np.log1p(cores * rng.uniform(0.8, 1.2, (4, 20))) * rng.uniform(0.1, 0.3,
 usage = np.stack([cores, gib], axis=2)
 least = usage[:, 0].sum(0)
 capacity = least + rng.uniform(0.2, 0.8, 2) * (usage.max(1).sum(0) - least)
-assert choose_exactly(Offers(value, usage, capacity)).worth > 0
+assert knapsack.choose_exactly(knapsack.Offers(value, usage, capacity)).worth > 0
 """
-    )
-    assert out == []
+
+
+def test_an_exact_choice_prints_nothing_on_stdout() -> None:
+    """An instance of which HiGHS 1.12, in scipy 1.17, repairs a solution, and says so; found among 3,000 such ones."""
+    plain, _ = _said(_CHOOSE, "plain")
+    if not plain:
+        pytest.skip("this solver prints nothing by itself")
+    assert _said(_CHOOSE) == ([], plain)
