@@ -7,7 +7,7 @@ Growth that needs a shrink elsewhere waits until that shrink is settled (P22). P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -188,13 +188,13 @@ def _start_in_room(job: KnownJob, size: Size, state: BrainState) -> Size | None:
     """The best start that hosts have room for: by fewer or narrower members, then with its tables on more servers, at last with
     less memory than its user asked for; None where there is none.
     """
+    free = [free_of(host, state) for host in islice(totals_of(state).roomiest(state), MOST_NODES)]
     for each in _splits(job, size):
-        if (found := _best_start(job, each, state)) is not None:
+        if (found := _best_start(job, each, free, state)) is not None:
             return found
     less = _with_usual_memory(job, size, state)
-    if less == size:
-        return None
-    return next((found for each in _splits(job, less) if (found := _best_start(job, each, state))), None)
+    smaller = _splits(job, less) if less != size else ()
+    return next((found for each in smaller if (found := _best_start(job, each, free, state))), None)
 
 
 def _splits(job: KnownJob, size: Size) -> Iterator[Size]:
@@ -209,14 +209,17 @@ def _splits(job: KnownJob, size: Size) -> Iterator[Size]:
         yield (size := size.replace(servers=servers, server_memory_bytes=shared))
 
 
-def _best_start(job: KnownJob, size: Size, state: BrainState) -> Size | None:
-    """The best start of a kind that hosts have room for: fewer workers, or narrower members; None where none fits."""
+def _best_start(job: KnownJob, size: Size, free: Sequence[Budget], state: BrainState) -> Size | None:
+    """The best start of a kind that hosts have room for: fewer workers, or narrower members; None where none fits. `free`: of the
+    roomiest hosts.
+    """
     least, narrow = job.spec.workers.least, size
     found = list[tuple[float, Size]]()
-    free = [free_of(host, state) for host in islice(totals_of(state).roomiest(state), MOST_NODES)]
     for halved in range(MOST_HALVED + 1):
         room = room_for(narrow.worker_cores, narrow.worker_memory_bytes, free)
         count: int | None = min(size.workers, max(room, least))
+        if room_for(narrow.server_cores, narrow.server_memory_bytes, free) < narrow.servers:
+            count = None  # with whatever workers
         while count is not None and not fits_hosts(job, narrow.replace(workers=count), state):
             count = max(count * 3 // 4, least) if count > least else None
         if count is not None:
