@@ -89,7 +89,7 @@ def grant_best(
         if granted.size is not None:
             return granted, other
     cut = _cut_down(job, wish, state)
-    return cut, _with_less_memory(job, wish, cut.size)
+    return cut, _saying_less_memory(job, wish, cut.size)
 
 
 def _grant_less_memory(
@@ -111,7 +111,7 @@ def _grant_less_memory(
         return None
     less = msgspec.structs.replace(wish, size=size, others=[])
     granted, _ = grant_best(name, less, state, quotas)
-    return None if granted.size is None else (granted, _with_less_memory(job, wish, granted.size))
+    return None if granted.size is None else (granted, _saying_less_memory(job, wish, granted.size))
 
 
 def _with_usual_memory(job: KnownJob, size: Size, state: BrainState) -> Size:
@@ -120,7 +120,7 @@ def _with_usual_memory(job: KnownJob, size: Size, state: BrainState) -> Size:
     return size if keeps else with_usual_memory(size, job.spec, state)
 
 
-def _with_less_memory(job: KnownJob, wish: Wish, size: Size | None) -> Wish:
+def _saying_less_memory(job: KnownJob, wish: Wish, size: Size | None) -> Wish:
     """Say of a start that its servers together have less memory than they were to have."""
     if wish.step != "start" or size is None:
         return wish

@@ -23,8 +23,8 @@ _WEIGHTS = {"user": 1.0, "dataset": 2.0, "family": 2.0}
 _DAY_S = 86_400.0
 _UNSHOWN = 2.0  # jobs
 _FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0)  # steps in which cores are offered
-_SHARES = (1 / 8, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 1.0)
-_FAMILIES = 3
+_SHARES = (1 / 8, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 1.0)  # steps in which shares of asked memory are told
+_FAMILIES = 3  # of fewer a share would tell what a single one used
 _PRICES = Prices()
 
 
@@ -49,7 +49,9 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
         None  # what its user asked it to begin with, 0 where nothing; None: its size was never chosen
     )
     tables_bytes: int = 0  # that its servers used at its end, together; 0: that was not measured
-    asked_bytes: int = 0  # that its user asked for its servers, together; 0: they had no limit, or any number
+    asked_bytes: int = (
+        0  # that its user asked for its servers, together; 0: no limit, or their number was open
+    )
 
 
 def similarity(new: JobTraits, old: JobTraits) -> float:

@@ -22,9 +22,8 @@ from rover_bus.events.inputs import Observed, TookOver
 from rover_bus.events.job import PlanSpec
 
 ASKED = 230 * GIB  # a server
-LEARNED = (
-    1 / 4
-)  # of twenty families that used a fifth, as if two more had used all of it, in the next step up
+# Of twenty families that used a fifth, as if two more had used all of it: 0.23, in the next step up.
+LEARNED = 1 / 4
 USUAL = MORE_THAN_USED * LEARNED * ASKED
 
 
