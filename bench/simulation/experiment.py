@@ -119,7 +119,7 @@ def run_cell(
         if name == BOUND:
             cell[name] = {"jct_mean_s": clairvoyant_bound(workload, world.menu)}
             continue
-        policy = load_class(name)(Setting(world.menu, seed, restart_s))
+        policy = load_class(name)(world.setting(seed, restart_s))
         start = time.process_time()
         result = Cluster(workload, policy, weather, drift=not calm).run()
         result.cpu_s = time.process_time() - start

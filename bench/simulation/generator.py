@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from bench.simulation.port import Case, FloatArray, Hosts, Menu, Size, TableLaw, Truth
+from bench.simulation.port import Case, FloatArray, Hosts, Menu, Needs, Size, TableLaw, Truth
 from bench.simulation.weather import Weather
 from bench.simulation.world import Habits, World
 
@@ -156,9 +156,10 @@ class _Family:
             float(rng.lognormal(np.log(1.5), 0.3)),
         )
         tables = float(np.clip(rng.lognormal(np.log(12), 0.8), 2, 100))
+        needs = world.memory(np.random.default_rng([seed, 11]), Needs(worker, server, tables))
         law = world.law(np.random.default_rng([seed, 8]))
         truth = world.truth(seed)
-        family = cls(name, seed, truth, max_workers, duration, worker, server, tables, law, rng.random(8))
+        family = cls(name, seed, truth, max_workers, duration, *needs, law, rng.random(8))
         usual, speed = reference_plan(family._draft(world, name, 0.0), world.menu, _USUAL_SHARE)
         family.input_per_s = world.input_per_s(np.random.default_rng([seed, 9]), speed / usual.workers)
         return family

@@ -8,15 +8,13 @@ before it was changed can still be read (`groups(former=True)`): the frame of de
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.simulation.experiment import BOUND, POLICIES, Figures, parts_of
+from bench.simulation.experiment import BOUND, POLICIES, Figures, load_world, parts_of
 from bench.simulation.sources import ABSENT, digest_of
-from bench.simulation.worlds import DATA_VARIABLE, table_of
 
 Group = tuple[str, float, str]  # world, load, conditions as JSON
 _ENGINE = ("bench.simulation.cluster", "bench.simulation.generator")
@@ -34,13 +32,13 @@ def frozen() -> dict[str, str]:
 
 @cache
 def ground_digest(world: str) -> str:
-    """What every figure of a world depends on: the engine, the world's module with what it imports, and W2's measured speeds."""
+    """What every figure of a world depends on: the engine, the world's module with what it imports, and the files that it reads."""
     module = world.partition(":")[0] if ":" in world else "bench.simulation.worlds"
     try:
-        data = table_of(os.environ.get(DATA_VARIABLE, "")).read_bytes() if world == "W2" else b""
-    except FileNotFoundError:
+        read = [file.read_bytes() for file in load_world(world).files()]
+    except (FileNotFoundError, ImportError, AttributeError, TypeError):  # it, or a file of it, is gone
         return ABSENT
-    return digest_of([*_ENGINE, module], data)
+    return digest_of([*_ENGINE, module], *read)
 
 
 @cache

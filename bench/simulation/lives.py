@@ -14,7 +14,7 @@ from bench.simulation.cluster import Cluster
 from bench.simulation.experiment import load_class, load_world
 from bench.simulation.generator import Arrivals, generate
 from bench.simulation.jobs import Job
-from bench.simulation.port import ClusterView, JobView, Policy, Setting, Size, Wanted
+from bench.simulation.port import ClusterView, JobView, Policy, Size, Wanted
 
 RESTART_S = 660.0  # of the baselines
 State = tuple[str, Size | None, Size | None]  # of a job: how it stands, what it holds, what is wanted
@@ -68,7 +68,7 @@ class Watched:
 def watch(world: str, policy: str, seed: int, load: float, arrivals: Arrivals) -> tuple[Cluster, Watched]:
     """Return the engine of one cell, not run yet, and its policy, which is watched. Raises ValueError for unknown names."""
     found = load_world(world)
-    watched = Watched(load_class(policy)(Setting(found.menu, seed, RESTART_S)))
+    watched = Watched(load_class(policy)(found.setting(seed, RESTART_S)))
     cluster = Cluster(generate(found, seed, load, arrivals=arrivals), watched, found.weather)
     watched.jobs = cluster.jobs
     return cluster, watched

@@ -286,13 +286,24 @@ class Mechanisms:
     balances: bool = False  # parameters are assigned anew at every start, so that no server stays hot; on demand by a restart
 
 
+class Needs(NamedTuple):
+    """GiB that one worker needs, one server beside its share of the tables, and all tables at the end."""
+
+    worker_gib: float
+    server_gib: float
+    tables_gib: float
+
+
 @dataclass(frozen=True)
 class Setting:
-    """What a policy is made with: the cluster's menu and, for oracles only, leave to look at the hidden fields of `Case`."""
+    """What a policy is made with: the cluster's menu and, for oracles only, how often one member fails a second, and leave to look
+    at the hidden fields of `Case`.
+    """
 
     menu: Menu
     seed: int = 0
     restart_s: float = 660.0
+    failures_per_member_s: float = 0.0
 
 
 class Remedy(NamedTuple):

@@ -22,7 +22,7 @@ from bench.simulation.experiment import POLICIES, load_class, load_world
 from bench.simulation.generator import Workload, generate
 from bench.simulation.jobs import Job
 from bench.simulation.nodes import Machines
-from bench.simulation.port import FloatArray, Mechanisms, Policy, Setting, Size
+from bench.simulation.port import FloatArray, Mechanisms, Policy, Size
 from bench.simulation.runtime import NOWHERE, Runtime
 from bench.simulation.weather import Weather
 
@@ -143,7 +143,7 @@ def compare(world: str, seeds: Sequence[int], policy: str, ways: Sequence[str]) 
         workload = generate(made, seed, 1.0)
         for way, times in found.items():
             spares, first = WAYS[way]
-            figures = run(workload, load_class(policy)(Setting(made.menu, seed)), spares, first)
+            figures = run(workload, load_class(policy)(made.setting(seed)), spares, first)
             times.append(figures["jct_mean_s"])
     base = float(np.mean(found[""]))
     return [

@@ -1,7 +1,7 @@
 """What a figure depends on: the digest of a world, of the engine, of a policy, by the modules that each of them imports.
 
 Fed by modules, feeds the keys of kept cells. A rule of the Brain that only one policy calls makes that policy's figures old, and
-no other's. What is followed: modules of this project, and of the folder in which a foreign module lies.
+no other's. What is followed: modules of this project, and of the package of a foreign module, or of its folder where it has none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ def digest_of(modules: Iterable[str], *extra: str | bytes) -> str:
 @cache
 def _sources(module: str, first: Path) -> frozenset[Path]:
     """The file of a module and all that it imports, within the roots that are followed."""
-    roots, found, left = (*_OURS, first.parent), set[Path](), [(module, first)]
+    roots, found, left = (
+        (*_OURS, first.parents[max(module.count(".") - 1, 0)]),
+        set[Path](),
+        [(module, first)],
+    )
     while left:
         name, file = left.pop()
         if file in found:

@@ -16,7 +16,7 @@ from bench.simulation.cluster import Cluster
 from bench.simulation.generator import Workload, generate
 from bench.simulation.policies.live import LiveBrain
 from bench.simulation.policies.oracle import Knowing
-from bench.simulation.port import Case, Policy, Setting, Size
+from bench.simulation.port import Case, Policy, Size
 from bench.simulation.weather import CALM
 from bench.simulation.worlds import W1
 
@@ -65,7 +65,7 @@ def _measure(seed: int, runs: int) -> tuple[float, float, float, float, bool, bo
     workload = recurring(seed, runs)
     last_run = workload.cases[-1]
     alone = replace(workload, cases=(last_run,))
-    setting = Setting(W1.menu, workload.seed)
+    setting = W1().setting(workload.seed)
     warm = _watch(workload, LiveBrain(setting))
     cold = _watch(alone, LiveBrain(setting, frozenset({2, 3})))
     oracle = _watch(alone, Knowing(setting))

@@ -7,12 +7,14 @@ its own purpose: the same seed gives the same world, whatever a policy does. `ex
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from bench.simulation.memory_laws import draw_law
-from bench.simulation.port import FloatArray, Hosts, Kill, Menu, TableLaw, Truth
+from bench.simulation.port import FloatArray, Hosts, Kill, Menu, Needs, Setting, TableLaw, Truth
 from bench.simulation.weather import Weather
 
 _INPUT_BOUND = 0.2  # of all families
@@ -57,6 +59,10 @@ class World:
             f"{type(self).__name__}.truth(seed) is missing: see bench/simulation/example_world.py"
         )
 
+    def setting(self, seed: int, restart_s: float = Setting.restart_s) -> Setting:
+        """What a policy of this world is made with."""
+        return Setting(self.menu, seed, restart_s, self.weather.failure * self.habits.stands_for)
+
     def hosts(self, rng: np.random.Generator, nodes: int) -> Hosts:
         """The hosts of one seed: all alike, and healthy, unless a world says otherwise."""
         return Hosts(np.full(nodes, self.node[0]), np.full(nodes, self.node[1]))
@@ -64,6 +70,14 @@ class World:
     def arrivals(self, rng: np.random.Generator, jobs: int) -> FloatArray | None:
         """Seconds of arrival (jobs,), ascending; None: as `--arrivals` says."""
         return None
+
+    def files(self) -> Iterable[Path]:
+        """What it reads: cells that were kept are not believed once one of these has changed. Raises FileNotFoundError."""
+        return ()
+
+    def memory(self, rng: np.random.Generator, usual: Needs) -> Needs:
+        """What the members of one family and its tables need. `usual`: what this family needs in the built-in worlds."""
+        return usual
 
     def law(self, rng: np.random.Generator) -> TableLaw:
         """How the tables of one family grow."""

@@ -183,6 +183,10 @@ class W2(world.World):
     )
     menu = Menu((1, 2, 3, 4, 6, 8, 10, 12), (1, 2, 3, 4, 6, 8, 12, 16), (0.5, 1, 2, 4), (0.5, 1, 2, 4))
 
+    def files(self) -> list[Path]:
+        """The measured speeds."""
+        return [table_of(os.environ.get(DATA_VARIABLE, ""))]
+
     def truth(self, seed: int) -> _Measured:
         """One of the measured models; `pace` lets families of one model differ in how fast their hardware is."""
         rng = np.random.default_rng(seed)

@@ -144,7 +144,7 @@ def choosing_among(
     answers: Answers = {}
     competing = {name: each.contender for name, each in opened.items()}
     competing |= {name: start.contender for name, start in starts.items()}
-    rules = rules_for(state.fair_share, rings=not totals_of(state).with_servers)
+    rules = rules_for(state.fair_share, state.losses.hazard, rings=not totals_of(state).with_servers)
     of_priority = dict[int, list[str]]()
     for name in competing:
         of_priority.setdefault(state.jobs[name].spec.priority, []).append(name)

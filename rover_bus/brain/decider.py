@@ -36,7 +36,7 @@ from rover_bus.brain.log import (
     MembersSeen,
     ObservedFact,
 )
-from rover_bus.brain.losses import give_up_places, lost_workers
+from rover_bus.brain.losses import OF_ITS_OWN, give_up_places, lost_workers
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S
 from rover_bus.brain.replacing import replace_slowest, replace_stragglers
 from rover_bus.brain.settling import settle, withhold
@@ -287,8 +287,9 @@ class BrainDecider:
                 if host in self.state.hosts or known_lost:
                     yield HostGone(host=host, displaced=True, cause=cause)
             case JobEnded():
+                lost, past = self.watch.taken(fact.job), past_of(fact, known, self.state)
                 self.watch.forget(fact.job)
-                yield JobGone(job=fact.job, past=past_of(fact, known, self.state), cause=cause)
+                yield JobGone(job=fact.job, past=past, lost=lost, cause=cause)
             case JobReported():
                 self.watch.report(fact, now)
             case PlanRequested():
@@ -299,6 +300,8 @@ class BrainDecider:
                 yield MembersSeen.of(fact, cause)
             case MemberLost(member=member, reason="out_of_memory"):
                 self.watch.kill(fact.job, member)
+            case MemberLost(reason=reason) if reason not in OF_ITS_OWN:
+                self.watch.take_away(fact.job)
             case PlanSettled():
                 self.watch.restart(fact.job, now)
                 yield FactObserved(fact=fact, took_s=self.watch.settle(fact, now), cause=cause)

@@ -155,6 +155,7 @@ def _let_go(state: BrainState, gone: JobGone) -> None:
     if known is not None and known.held is not None:
         offer_again(state)
     state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != gone.job}
+    state.losses = state.losses.watch(0, 0.0, gone.lost)
     if gone.past is not None:
         state.past = [*state.past, gone.past][-MOST_PAST:]
 
@@ -180,6 +181,8 @@ def _evolve_job(state: BrainState, record: OfOneJob) -> None:
             # First its hosts: they are compared with what was usual before this window.
             note_hosts(state, state.jobs[job], record)
             measure(state.jobs[job], record)
+            members = len(state.jobs[job].members)
+            state.losses = state.losses.watch(members, record.seconds, record.lost)
             if shares_hosts(state.jobs[job].held):
                 recount(state, state.jobs[job])
         case PlanKept(job=job) | PlanRolledBack(job=job):

@@ -12,14 +12,16 @@ from collections.abc import Iterable
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import decide_loss
 from rover_bus.brain.models.samples import NotEnough
-from rover_bus.brain.rules import RULES
+from rover_bus.brain.rules import rules_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import KnownJob, counted
 from rover_bus.brain.wishes import Wish, declined, predicted, size_after, view_of
 from rover_bus.events.facts import MembersDesired
-from rover_bus.events.identity import Member
+from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
 
 LEAST_SAID = 0.0005  # of throughput
+# Reasons of losses that are no doing of the cluster's: it would lose no more by a job with more members.
+OF_ITS_OWN = FAULTS_OF_THE_PROGRAM | {"out_of_memory", "never_started", "restore_failed"}
 
 
 def lost_workers(known: KnownJob, fact: MembersDesired) -> list[str]:
@@ -41,7 +43,7 @@ def give_up_places(known: KnownJob, lost: Iterable[str], models: StandingModels)
         return None
     if isinstance(model, NotEnough) or known.spec.workers.count:
         return None
-    decision = decide_loss(view_of(known), len(names), model, RULES)
+    decision = decide_loss(view_of(known), len(names), model, rules_of(known.spec.plan, models.hazard))
     size = size_after(held, decision.allocation)
     if size.workers < known.spec.workers.least:
         return None

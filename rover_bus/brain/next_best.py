@@ -78,7 +78,7 @@ def next_in_room(
     view, limits = view_of(job), limits_of(job, quota_left(name, state, state.quotas))
     space = space_of(job, standing.varied_servers(job))
     space = _in_room(no_less(space, job) if standing.is_young(job) else space, job, state)
-    front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
+    front = plan_front(view, model, space, rules_of(job.spec.plan, state.losses.hazard), limits)
     standing.spent += A_FRONT
     most, least = job.charge(wish.size).cores, view.measured_throughput * (1 + RULES.restraint.dead_band)
     rows = [int(row) for row in np.argsort(-front.speed) if front.speed[row] > least]

@@ -6,10 +6,12 @@ what a change costs differs: a local member starts in seconds, a pod in a minute
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from rover_bus.brain.decisions.scaling import Restraint, ScalingRules
-from rover_bus.brain.decisions.scoring import Hazard, ScalePolicy
+from rover_bus.brain.decisions.scoring import Hazard, LossCount, ScalePolicy
 from rover_bus.events.job import PlanSpec
 
 CLUSTER = ScalingRules(
@@ -17,7 +19,7 @@ CLUSTER = ScalingRules(
         scale_s=30.0,
         reference_s=2000.0,
         short_jobs_first=0.6,
-        hazard=Hazard(failures_per_member_s=2e-6, recovery_s=120.0),
+        hazard=LossCount().hazard,  # until this cluster's own is counted
     ),
     restraint=Restraint(growth=2.0, dead_band=0.08, least_return=0.1, tries=True),
 )
@@ -34,15 +36,21 @@ _OF_RINGS = msgspec.structs.replace(
 HEADROOM = 0.01  # of the cluster that a round leaves free
 
 
-def rules_of(spec: PlanSpec) -> ScalingRules:
+def rules_of(spec: PlanSpec, hazard: Hazard) -> ScalingRules:
     """Return the rules for one job: the cluster's, with the search that the job chose."""
-    return RULES if spec.search == "exact" else _SEARCHED
+    return _under(RULES if spec.search == "exact" else _SEARCHED, hazard)
 
 
-def rules_for(fair_share: float, rings: bool = False) -> ScalingRules:
+def rules_for(fair_share: float, hazard: Hazard, rings: bool = False) -> ScalingRules:
     """Return the rules under an objective: 0 throughput and short jobs first, below 0 the power of the fair-share mean. `rings`:
-    no job of the cluster has servers.
+    no job of the cluster has servers. `hazard`: how often this cluster takes members.
     """
     if not fair_share:
-        return _OF_RINGS if rings else RULES
-    return msgspec.structs.replace(RULES, policy=msgspec.structs.replace(RULES.policy, fair_share=fair_share))
+        return _under(_OF_RINGS if rings else RULES, hazard)
+    fair = msgspec.structs.replace(RULES.policy, fair_share=fair_share)
+    return _under(msgspec.structs.replace(RULES, policy=fair), hazard)
+
+
+@lru_cache(maxsize=64)
+def _under(rules: ScalingRules, hazard: Hazard) -> ScalingRules:
+    return msgspec.structs.replace(rules, policy=msgspec.structs.replace(rules.policy, hazard=hazard))

@@ -15,6 +15,7 @@ import numpy as np
 
 from rover_bus.brain.decisions.plans import PlanSpace
 from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, plan_front
+from rover_bus.brain.decisions.scoring import LossCount
 from rover_bus.brain.families import family_of
 from rover_bus.brain.models.rings import RingModel, on_hosts
 from rover_bus.brain.models.samples import FloatArray, NotEnough
@@ -78,6 +79,7 @@ class StandingModels:
         self.spent = 0.0  # on fits and fronts, in milliseconds of a slow core, about
         self.fitted = 0  # how often a family was fitted: a model has moved where it grows
         self._host_cores = 1.0  # of the roomiest host
+        self.hazard = LossCount().hazard  # by which fronts are made
         self._fits: dict[str, _Fit] = {}
         self._fronts: dict[_Key, _Front] = {}
         self._shown: dict[str, list[FamilySample]] = {}
@@ -128,6 +130,7 @@ class StandingModels:
             for kept in (self._members, self._shown, self._ended, self._fits, self._compared):
                 kept.pop(family, None)
         self._moved.clear()
+        self.hazard = state.losses.hazard
 
     def shown(self, job: KnownJob) -> list[FamilySample]:
         """Return what runs of a job's family have shown."""
@@ -188,7 +191,7 @@ class StandingModels:
         fit, speeds = self._fits[self._family(job)], np.log([speed for _, speed, _ in model.measured])
         places = tuple(place for place, _, _ in model.measured)
         of_job = (view.held, view.batch_size, view.table_bytes, limits, space, job.spec.plan.search)
-        made_for = (*of_job, places, tuple(model.ceilings), self._host_cores)
+        made_for = (*of_job, places, tuple(model.ceilings), self._host_cores, self.hazard)
         known = self._fronts.get(_key(job))
         if (
             known is None
@@ -197,7 +200,7 @@ class StandingModels:
             or _differ(known.speeds, speeds)
         ):
             self.spent += A_FRONT
-            front = plan_front(view, model, space, rules_of(job.spec.plan), limits)
+            front = plan_front(view, model, space, rules_of(job.spec.plan, self.hazard), limits)
             known = self._fronts[_key(job)] = _Front(made_for, fit, speeds, front)
         return known.front
 

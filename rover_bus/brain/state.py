@@ -12,6 +12,7 @@ import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation
+from rover_bus.brain.decisions.scoring import LossCount
 from rover_bus.brain.decisions.stragglers import WorkerPace
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S, HostEvidence
@@ -333,6 +334,7 @@ class BrainState(msgspec.Struct, dict=True):
         str, tuple[float, float]
     ] = {}  # cores and bytes that members of all jobs are counted with
     clock_s: float = 0.0  # of the cluster: windows of all jobs, as far as they do not overlap
+    losses: LossCount = LossCount()  # members that were taken from outside
     host_evidence: dict[str, HostEvidence] = {}  # what members showed of their hosts
     slow_hosts: dict[str, float] = {}  # since when, by the cluster's clock
     slow_memory_s: float = SLOW_MEMORY_S

@@ -18,6 +18,7 @@ import msgspec
 
 from rover_bus.brain.decider import NO_QUOTAS, BrainDecider
 from rover_bus.brain.decisions.arbitration import Budget
+from rover_bus.brain.decisions.scoring import LossCount
 from rover_bus.brain.decisions.warm_start import PastJob
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import FamilySample
@@ -43,10 +44,11 @@ MOST_LOOKS = 4  # in one decision: what one makes room for, the next one begins
 
 
 class BrainMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Brain remembers of runs that ended."""
+    """What a Brain remembers of runs that ended, and of members that were lost."""
 
     past: list[PastJob]
     families: dict[str, list[FamilySample]]
+    losses: LossCount = LossCount()
     version: Literal[1] = 1
 
 
@@ -100,6 +102,7 @@ class Brain:
         if memory:
             known = _remembered(memory)
             self._decider.state.past, self._decider.state.families = known.past, known.families
+            self._decider.state.losses = known.losses
         self._at_once, self._now_s, self._position = at_once, float("-inf"), 0
         self._runs: dict[str, _Run] = {}
         self._submitted = 0
@@ -178,6 +181,14 @@ class Brain:
         run, now_s = self._run(job), self._time(now_s)
         self._say(run, facts.MemberLost(job=job, member=Member("ps", 0, 1), reason="out_of_memory"), now_s)
 
+    def lost(self, job: str, now_s: float, *, members: int = 1) -> None:
+        """Say that members were taken from a job from outside (a host failed, a process was killed), whether or not others take
+        their places: the Brain learns how often that happens here. Members of hosts that go (`set_hosts`) are counted without it.
+        """
+        run, now_s = self._run(job), self._time(now_s)
+        for _ in range(members):
+            self._say(run, facts.MemberLost(job=job, member=Member("worker", 0, 1), reason="killed"), now_s)
+
     def settled(self, job: str, now_s: float) -> None:
         """Say that what was decided of a job is carried out, and all its members take part."""
         run = self._run(job)
@@ -216,9 +227,13 @@ class Brain:
         return taken
 
     def memory(self) -> bytes:
-        """What this Brain knows of runs that ended, for another one: `Brain(memory=...)`. Say `end` of what still runs first."""
+        """What this Brain knows of runs that ended and of losses, for another one: `Brain(memory=...)`. Say `end` of what still
+        runs first.
+        """
         state = self._decider.state
-        return msgspec.msgpack.encode(BrainMemory(past=state.past, families=state.families))
+        return msgspec.msgpack.encode(
+            BrainMemory(past=state.past, families=state.families, losses=state.losses)
+        )
 
     # -- the master ----------------------------------------------------------------------------------------------------
 
@@ -285,7 +300,10 @@ class Brain:
         """What is left of a job whose hosts went; a ring of which a part is gone stands still. The next decision sizes it anew."""
         was, present = run.placed, self._hosts
         workers, servers = [h for h in run.workers if h in present], [h for h in run.servers if h in present]
-        if (workers, servers) == (run.workers, run.servers) or not self._at_once:
+        gone = len(run.workers) - len(workers) + len(run.servers) - len(servers)
+        if gone:
+            self.lost(run.spec.name, now_s, members=gone)
+        if not gone or not self._at_once:
             return  # else the scheduler says `placed()`
         if servers != run.servers or not run.spec.has_servers:
             workers = []  # without its tables, or its ring, no worker goes on

@@ -7,6 +7,7 @@ nothing about the time after it, and an incarnation's first sample is its warm-u
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -105,6 +106,7 @@ class JobSamples:
         self._expected: dict[str, float] = {}  # since when a host that was not heard yet is expected
         self._lost: dict[str, set[str]] = {}  # workers that were followed since the last look, by job
         self._killed: dict[str, Member] = {}  # the last one that its memory limit killed since then, by job
+        self._taken = Counter[str]()  # members that were taken from outside, by job, since its last window
         self._looked: float | None = None
         self._carried_out: dict[str, tuple[int, float]] = {}  # the plan under way of each job, and since when
         self._deaf = False
@@ -113,6 +115,7 @@ class JobSamples:
         self._open.pop(job, None)
         self._lost.pop(job, None)
         self._killed.pop(job, None)
+        self._taken.pop(job, None)
         self._carried_out.pop(job, None)
 
     def carry_out(self, fact: PlanApplied, now: float) -> None:
@@ -134,6 +137,14 @@ class JobSamples:
         """These workers were lost, and are followed by others."""
         if names := set(workers):
             self._lost.setdefault(job, set()).update(names)
+
+    def take_away(self, job: str) -> None:
+        """A member was taken from outside."""
+        self._taken[job] += 1
+
+    def taken(self, job: str) -> int:
+        """Return how many members of a job were taken since it was last asked."""
+        return self._taken.pop(job, 0)
 
     def kill(self, job: str, member: Member) -> None:
         """A member was killed for its memory."""
@@ -301,6 +312,7 @@ class JobSamples:
             committed=opened.committed,
             total=opened.total,
             log_sequence=opened.log_sequence,
+            lost=self.taken(job),
             cause="samples",
         )
         opened.began = now

@@ -28,16 +28,17 @@ Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 _NEVER = float("-inf")  # no end of a range
-_NUMBERS = (int, float)
+_WHOLE, _NUMBERS = (int,), (int, float)
 
 
 class Bounds(NamedTuple):
-    """What the annotation of a numeric field allows: `low`..`high`, above `above`."""
+    """What the annotation of a numeric field allows: `low`..`high`, above `above`, of these types."""
 
     name: str
     low: float
     high: float
     above: float
+    types: tuple[type, ...]
 
 
 @cache
@@ -51,7 +52,8 @@ def _bounds(cls: type) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[Bounds, 
         if isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType):
             low, high, above = (_NEVER if end is None else end for end in (kind.ge, kind.le, kind.gt))
             if (low, high, above) != (_NEVER, _NEVER, _NEVER):
-                found.append(Bounds(field.name, low, -high if high == _NEVER else high, above))
+                types = _WHOLE if isinstance(kind, msgspec.inspect.IntType) else _NUMBERS
+                found.append(Bounds(field.name, low, -high if high == _NEVER else high, above, types))
     names = [each.name for each in found]
     if len(names) > 1:
         return attrgetter(*names), tuple(found)
@@ -73,32 +75,38 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         read, bounds = _bounds(type(self))
-        for value, (_, low, high, above) in zip(read(self), bounds, strict=True):
-            if type(value) not in _NUMBERS or not (low <= value <= high and value > above):
+        for value, (_, low, high, above, types) in zip(read(self), bounds, strict=True):
+            if type(value) not in types or not (low <= value <= high and value > above):
                 break
         else:
             return  # nearly always, and hundreds of thousands of times a minute in a Brain
-        for name, low, high, above in bounds:
-            self._check(name, low, high, above)
+        for each in bounds:
+            self._check(*each)
 
-    def _check(self, name: str, low: float, high: float, above: float) -> None:
+    def _check(self, name: str, low: float, high: float, above: float, types: tuple[type, ...]) -> None:
         value = getattr(self, name)
-        if not isinstance(value, _NUMBERS):
-            value = self._plain(name)
-        if not isinstance(value, _NUMBERS) or value != value:
-            raise ValueError(f"{type(self).__name__}.{name} must be a number, not {value!r}")
+        if type(value) not in types:
+            value = self._plain(name, types)
+        is_number = isinstance(value, types) and value == value
+        if not is_number:
+            number = "a whole number" if types is _WHOLE else "a number"
+            raise ValueError(f"{type(self).__name__}.{name} must be {number}, not {value!r}")
         if not low <= value <= high:
             ends = (None if abs(end) == -_NEVER else end for end in (low, high))
             raise ValueError(f"{type(self).__name__}.{name} is {value}, outside {'..'.join(map(str, ends))}")
         if not (value > above or above == _NEVER):
             raise ValueError(f"{type(self).__name__}.{name} is {value}, not above {above}")
 
-    def _plain(self, name: str) -> Any:
-        """A field's value; a number of another library (numpy's) becomes Python's own, which alone can be encoded."""
+    def _plain(self, name: str, types: tuple[type, ...]) -> Any:
+        """A field's value; a number of another library (numpy's) becomes Python's own, which alone can be encoded, and one without
+        a fraction a whole one where that is asked for.
+        """
         value = getattr(self, name)
         if not hasattr(value, "__float__"):
             return value
         plain = int(value) if hasattr(value, "__index__") else float(value)
+        if types is _WHOLE and isinstance(plain, float) and plain.is_integer():
+            plain = int(plain)
         msgspec.structs.force_setattr(self, name, plain)
         return plain
 

@@ -122,7 +122,9 @@ class LiveBrain:
         return _number_of(hosts[worker]) if worker < len(hosts) else -1
 
     def lost(self, job: JobView, workers: int, servers: int) -> Size | None:
-        """The platform starts lost members again: as it was."""
+        """Tell that members are gone. The platform starts them again: as it was."""
+        if job.case.name in self.cases:
+            self.brain.lost(job.case.name, self.now, members=workers + servers)
         return None
 
     def ended(self, job: JobView, now_s: float, completed: bool) -> None:

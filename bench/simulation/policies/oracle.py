@@ -18,6 +18,7 @@ from bench.simulation.policies.live import LiveBrain, measurement_of, spec_of
 from bench.simulation.port import Case, Mechanisms, Menu, Setting, Window
 from rover_bus.brain.decisions.plans import PlanSpace
 from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, Predictor, ScalingRules, plan_front
+from rover_bus.brain.decisions.scoring import LossCount
 from rover_bus.brain.models.core_use import CoreBoundModel, fit_core_bound, measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations, FloatArray, NotEnough, Observations
@@ -26,10 +27,11 @@ from rover_bus.brain.predicting import OverruledModel
 from rover_bus.brain.rules import CLUSTER
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import FamilySample, KnownJob
-from rover_bus.brain.v1 import Brain, Measurement
+from rover_bus.brain.v1 import Brain, BrainMemory, Measurement
 from rover_bus.events.job import JobSpec
 
 _PERFECT_SAMPLES = 60
+_COUNTED_S = 1e9  # of members, in which an oracle has seen how often they fail
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +107,10 @@ class Knowing(LiveBrain):
     """The live Brain with everything known from the start. `free`: changes cost nothing and failures do not happen."""
 
     def __init__(self, setting: Setting, free: bool = True, fitted: bool = False) -> None:
-        rules = CLUSTER
-        if free:
-            restraint = msgspec.structs.replace(CLUSTER.restraint, growth=64.0)
-            rules = msgspec.structs.replace(CLUSTER, restraint=restraint)
+        self.losses = LossCount(round(setting.failures_per_member_s * _COUNTED_S), _COUNTED_S)
+        policy = msgspec.structs.replace(CLUSTER.policy, hazard=self.losses.hazard)
+        restraint = msgspec.structs.replace(CLUSTER.restraint, growth=64.0) if free else CLUSTER.restraint
+        rules = msgspec.structs.replace(CLUSTER, policy=policy, restraint=restraint)
         self.free, self.fitted, self.models = free, fitted, ToldModels(rules)
         super().__init__(setting)
         self.name = "oracle" if free else "oracle, our mechanisms" if not fitted else "perfect samples"
@@ -117,7 +119,8 @@ class Knowing(LiveBrain):
     def make_brain(self) -> Brain:
         """A Brain whose models are told."""
         # Servers that are all busy are no surprise: what more of them would bring is known.
-        return Brain(at_once=False, without=["cool servers"], models=lambda: self.models)
+        known = msgspec.msgpack.encode(BrainMemory(past=[], families={}, losses=self.losses))
+        return Brain(at_once=False, memory=known, without=["cool servers"], models=lambda: self.models)
 
     def spec(self, case: Case) -> JobSpec:
         """A user who asks for what the job needs, and whose job has no relatives: each is known for itself."""

@@ -151,9 +151,9 @@ def _times(times: Row) -> str:
     by = f"by {changes} of its own" if changes else "by its family, or this cluster"
     start = f"members start in {times['start_s']:g} s, " if times["start_s"] else ""
     change = f"a change costs {times['change_s']:g} s ({by})"
-    return (
-        f"a window is {times['window_s']:g} s, {start}{change}, then the job rests {times['cooldown_s']:g} s"
-    )
+    rests = f"then the job rests {times['cooldown_s']:g} s"
+    losses = f"a member is counted on for {times['member_lost_every_s'] / 3600:,.0f} h ({times['members_lost']} were lost here)"
+    return f"a window is {times['window_s']:g} s, {start}{change}, {rests}; {losses}"
 
 
 def _left(left: dict[str, str]) -> str:

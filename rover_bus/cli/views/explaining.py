@@ -23,7 +23,7 @@ from rover_bus.brain.models.hosts import slowest
 from rover_bus.brain.models.ingest import BoundedModel
 from rover_bus.brain.models.samples import Configurations, NotEnough
 from rover_bus.brain.predicting import OverruledModel, place_of
-from rover_bus.brain.rules import RULES
+from rover_bus.brain.rules import RULES, rules_of
 from rover_bus.brain.spaces import space_of
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import BrainState, KnownJob
@@ -117,6 +117,8 @@ def times_of(known: KnownJob, state: BrainState) -> Row:
         "change_s": round(known.change_s, 3),
         "changes_measured": known.settled_moves,
         "cooldown_s": known.spec.plan.cooldown_s,
+        "member_lost_every_s": round(1 / state.losses.hazard.failures_per_member_s),
+        "members_lost": state.losses.lost,
     }
 
 
@@ -203,8 +205,9 @@ def _fit(model: OverruledModel, tried: list[Row]) -> Row:
 
 def _front(known: KnownJob, model: OverruledModel, state: BrainState) -> list[Row]:
     """The Pareto front of cost against throughput, as far as one change goes."""
+    rules = rules_of(known.spec.plan, state.losses.hazard)
     front = plan_front(
-        view_of(known), model, space_of(known), RULES, limits_of(known, cores_of(known, state))
+        view_of(known), model, space_of(known), rules, limits_of(known, cores_of(known, state))
     )
     columns = zip(front.allocations, front.cost, front.speed, strict=True)
     return [

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brain_states import decide_round
+from rings_by_library import devices, ring, run, speed, started
 
 import rover_bus
 from rover_bus.brain.decisions.plans import Allocation, PlanSpace
@@ -21,47 +22,8 @@ from rover_bus.brain.models.samples import Configuration, Configurations, Observ
 from rover_bus.brain.rules import RULES, rules_for
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import KnownJob
-from rover_bus.brain.v1 import Brain, ClusterHost, JobPlacement, Measurement, TrainingJob
+from rover_bus.brain.v1 import Brain, ClusterHost, Measurement, TrainingJob
 from rover_bus.events.errors import InputError
-
-BATCH = 128.0
-
-
-def devices(hosts: int = 4, each: int = 4) -> dict[str, ClusterHost]:
-    return {f"h{i}": ClusterHost(cores=each) for i in range(hosts)}
-
-
-def ring(name: str, family: str = "f", **more: object) -> TrainingJob:
-    return TrainingJob(name=name, family=family, batch_size=int(BATCH), max_workers=16, **more)
-
-
-def speed(placed: JobPlacement) -> float:
-    """Samples a second of a ring: compute that is split, a part for there being one, another where it crosses hosts."""
-    w, hosts = len(placed.worker_hosts), len(set(placed.worker_hosts))
-    return BATCH / (0.2 / w + 0.01 * (w > 1) + 0.01 * (hosts > 1)) if w else 0.0
-
-
-def run(brain: Brain, ticks: int, now_s: float = 0.0, left: float | None = None) -> float:
-    """Let jobs run for so many ticks of a minute, each change half a minute of standstill."""
-    for _ in range(ticks):
-        now_s += 60.0
-        for name, placed in brain.placements.items():
-            if placed.worker_hosts:
-                sample = Measurement(
-                    job=name, seconds=30.0, samples_per_s=speed(placed), samples_done=1e9, samples_left=left
-                )
-                brain.observe(sample, now_s)
-        brain.decide(now_s)
-    return now_s
-
-
-def started(*jobs: TrainingJob, hosts: int = 4, **more: object) -> Brain:
-    brain = Brain(**more)  # type: ignore[arg-type]
-    brain.set_hosts(devices(hosts), 0.0)
-    for job in jobs:
-        brain.submit(job, 0.0)
-    brain.decide(0.0)
-    return brain
 
 
 def test_a_job_without_servers_begins_is_measured_at_three_sizes_and_grows() -> None:
@@ -165,7 +127,18 @@ def test_numbers_of_numpy_are_numbers() -> None:
     brain.set_hosts({"h0": ClusterHost(cores=np.int64(4))}, np.float64(0.0))
     brain.submit(TrainingJob(name="one", batch_size=np.int64(8), max_workers=np.int32(4)), np.int64(0))
     assert brain.decide(np.int64(0))["one"].worker_hosts == ["h0"]
-    brain.observe(Measurement(job="one", seconds=np.float32(30), samples_per_s=np.int64(5)), np.int64(60))
+    for window in range(1, 5):
+        sample = Measurement(
+            job="one",
+            seconds=np.float32(30),
+            samples_per_s=np.int64(5),
+            input_share=np.float64(0.5),
+            worker_cores_used=np.float64(0.5),
+            server_memory_bytes=np.float32(0.0),
+        )
+        brain.observe(sample, np.int64(60 * window))
+    brain.end("one", np.float64(300.0))
+    Brain(memory=brain.memory())
     assert type(Allocation(workers=np.int64(3), servers=0).workers) is int
 
 
@@ -189,6 +162,8 @@ def test_a_value_outside_its_range_names_its_field() -> None:
         TrainingJob(name="one", max_workers=-1)
     with pytest.raises(ValueError, match="samples_per_s"):
         Measurement(job="one", seconds=1.0, samples_per_s="fast")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"worker_memory_bytes must be a whole number, not 2\.5"):
+        TrainingJob(name="one", worker_memory_bytes=2.5)  # type: ignore[arg-type]
 
 
 def test_hosts_that_go_take_their_ring_along_and_it_begins_again_on_the_others() -> None:
@@ -291,9 +266,9 @@ def test_the_fair_share_objective_gives_equal_jobs_equal_parts_whatever_they_hav
         return Contender(view=view, front=front, waiting=True, limits=Limits(max_workers=4))
 
     both = [contender(1e3), contender(1e9)]
-    fair = decide_round(both, 4.0, 1.0, PlanSpace(), rules_for(-1.0))
+    fair = decide_round(both, 4.0, 1.0, PlanSpace(), rules_for(-1.0, RULES.policy.hazard))
     assert [decision.allocation.workers for decision in fair] == [2, 2]
-    short_first = decide_round(both, 4.0, 1.0, PlanSpace(), rules_for(0.0))
+    short_first = decide_round(both, 4.0, 1.0, PlanSpace(), rules_for(0.0, RULES.policy.hazard))
     assert [decision.allocation for decision in short_first] == [both[0].front.allocations[-1], NOTHING]  # type: ignore[union-attr]
 
 

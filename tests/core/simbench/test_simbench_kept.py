@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,19 +13,35 @@ from bench.simulation import sources
 from bench.simulation.experiment import BOUND, OURS, POLICIES
 from bench.simulation.kept import Kept, ground_digest, policy_digest
 from bench.simulation.pieces import collect
+from bench.simulation.worlds import DATA_VARIABLE
 
 CONDITIONS = {"calm": False, "restart_s": 660.0, "arrivals": "uniform"}
 A, B, C = "well-tuned static", "elastic scheduler", "static user"
-FOREIGN = "somebodys_world:Mine"
+FOREIGN, PACKAGED = "somebodys_world:Mine", "package.worlds.mine:Mine"
+WORLD = """
+import json
+from pathlib import Path
+import {other}
+from bench.simulation.world import World
+
+class Mine(World):
+    def files(self):
+        return [Path("{data}")]
+"""
 
 
 @pytest.fixture
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with somebody's module, which imports one beside it."""
+    """A folder with somebody's module, which imports one beside it, a package whose world imports from another folder, and data."""
     folder = tmp_path / "theirs"
-    folder.mkdir()
-    (folder / "somebodys_world.py").write_text("import json\nimport somebodys_curves\n")
+    for within in ("", "package", "package/worlds", "package/laws"):
+        (folder / within).mkdir()
+    (folder / "somebodys_world.py").write_text(WORLD.format(other="somebodys_curves", data=folder / "data"))
     (folder / "somebodys_curves.py").write_text("SLOPE = 1\n")
+    inner = WORLD.format(other="package.laws.curve", data=folder / "data")
+    (folder / "package/worlds/mine.py").write_text(inner)
+    (folder / "package/laws/curve.py").write_text("SLOPE = 1\n")
+    (folder / "data").write_text("1")
     monkeypatch.syspath_prepend(str(folder))
     forget()
     return folder
@@ -32,6 +49,8 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def forget() -> None:
     """As another process would find it."""
+    for name in [name for name in sys.modules if name.startswith(("somebodys", "package"))]:
+        del sys.modules[name]
     for cached in (sources._file, sources._sources, kept_module.ground_digest, kept_module.policy_digest):
         cached.cache_clear()
 
@@ -56,18 +75,43 @@ def test_cells_of_other_conditions_are_not_believed(tmp_path: Path) -> None:
     assert Kept(path).missing("W1", 1.0, 7, CONDITIONS, [A]) == ()
 
 
-@pytest.mark.parametrize("file", ["somebodys_world.py", "somebodys_curves.py"])
-def test_cells_of_somebodys_world_are_run_again_when_it_or_what_it_imports_beside_it_was_edited(
-    tmp_path: Path, foreign: Path, file: str
+@pytest.mark.parametrize(
+    ("world", "file"),
+    [
+        (FOREIGN, "somebodys_world.py"),
+        (FOREIGN, "somebodys_curves.py"),
+        (FOREIGN, "data"),
+        (PACKAGED, "package/laws/curve.py"),
+    ],
+)
+def test_cells_of_somebodys_world_are_run_again_when_it_what_it_imports_or_what_it_reads_was_edited(
+    tmp_path: Path, foreign: Path, world: str, file: str
 ) -> None:
     path = tmp_path / "cells.jsonl"
-    Kept(path).add(FOREIGN, 1.0, 7, CONDITIONS, {A: {}})
+    Kept(path).add(world, 1.0, 7, CONDITIONS, {A: {}})
     forget()
-    assert Kept(path).missing(FOREIGN, 1.0, 7, CONDITIONS, [A]) == ()
+    assert Kept(path).missing(world, 1.0, 7, CONDITIONS, [A]) == ()
     (foreign / file).write_text((foreign / file).read_text() + "# edited\n")
     forget()
-    assert Kept(path).missing(FOREIGN, 1.0, 7, CONDITIONS, [A]) == (A,)
+    assert Kept(path).missing(world, 1.0, 7, CONDITIONS, [A]) == (A,)
     assert Kept(path).groups() == {}
+
+
+def test_cells_of_a_world_that_inherits_w2_are_run_again_when_its_speeds_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bent, path, speeds = (
+        "bench.simulation.bent_world:Bent",
+        tmp_path / "cells",
+        tmp_path / "ps_worker_speeds.csv",
+    )
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    speeds.write_text("model\n")
+    forget()
+    Kept(path).add(bent, 1.0, 7, CONDITIONS, {A: {}})
+    speeds.write_text("other\n")
+    forget()
+    assert Kept(path).missing(bent, 1.0, 7, CONDITIONS, [A]) == (A,)
 
 
 def test_an_edited_policy_is_run_again_and_its_rivals_are_not(tmp_path: Path, foreign: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,13 @@ from bench.simulation.generator import generate
 from bench.simulation.jobs import Job, pooled
 from bench.simulation.memory_laws import Heaps, Saturation, Steps, TwoRegimes, draw_law
 from bench.simulation.nodes import Machines
-from bench.simulation.port import FloatArray, Hosts, Mechanisms, Mode, Size, TableLaw, Wanted
+from bench.simulation.policies.live import LiveBrain
+from bench.simulation.policies.oracle import Knowing
+from bench.simulation.port import FloatArray, Hosts, Mechanisms, Mode, Needs, Size, TableLaw, Wanted
 from bench.simulation.runtime import Runtime
 from bench.simulation.weather import Weather
 from bench.simulation.world import World
+from rover_bus.brain.decisions.scoring import LossCount
 
 ONE_SLOW = np.array([1.0, 1.0, 0.5, 1.0])
 
@@ -339,3 +343,43 @@ def test_a_foreign_world_has_jobs_whose_members_use_no_more_than_they_hold(world
         assert np.all(case.throughput(at) > 0)
         assert np.all(workers <= at[:, 0] * at[:, 2] + 1e-9)
         assert np.all(servers <= at[:, 1] * at[:, 3] + 1e-9)
+
+
+class Heavy(worlds.W1):
+    """A world whose workers need thrice the memory."""
+
+    def memory(self, rng: np.random.Generator, usual: Needs) -> Needs:
+        return usual._replace(worker_gib=3 * usual.worker_gib)
+
+
+def test_a_world_says_what_memory_its_members_need() -> None:
+    usual, heavy = (generate(world, 3, jobs=8).cases for world in (worlds.W1(), Heavy()))
+    assert [case.worker_gib for case in heavy] == [3 * case.worker_gib for case in usual]
+    assert [case.tables_gib for case in heavy] == [case.tables_gib for case in usual]
+
+
+def test_measured_speeds_of_test_seeds_are_of_other_models_and_other_bursts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = (
+        "model,workers,ps,steps_per_second_total,worker_cpu_cores_mean,ps_cpu_cores_mean,total_batch_size"
+    )
+    rows = [f"{model},{w},1,{speed * w},2,1,64" for speed, model in enumerate("abcd", 1) for w in (1, 2, 4)]
+    (tmp_path / "ps_worker_speeds.csv").write_text("\n".join([columns, *rows]) + "\n")
+    monkeypatch.setenv(worlds.DATA_VARIABLE, str(tmp_path))
+    seen = [
+        {(tuple(truth.points[:, 2]), truth.bend == 1.0) for truth in map(worlds.W2().truth, seeds)}
+        for seeds in (range(40), range(2_019_000, 2_019_040), range(3_000_000, 3_000_040))
+    ]
+    develop, frame, test = ({points for points, _ in each} for each in seen)
+    assert develop == frame
+    assert (len(develop), len(test), develop & test) == (2, 2, set())
+    assert [{bends for _, bends in each} for each in seen] == [{True}, {True}, {False}]
+
+
+def test_an_oracle_is_told_how_often_members_fail_and_ours_is_not() -> None:
+    world = worlds.W1()
+    told, ours = Knowing(world.setting(3), free=False), LiveBrain(world.setting(3))
+    assert told.losses.hazard.failures_per_member_s == pytest.approx(2.2e-6)
+    known = [policy.brain._decider.state.losses for policy in (told, ours)]
+    assert known == [told.losses, LossCount()]
