@@ -6,6 +6,7 @@ line. Here, not in the master: a master knows the limits of its own job, and onl
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator
 
 from rover_bus.brain.decisions.arbitration import Budget
@@ -13,7 +14,9 @@ from rover_bus.brain.decisions.lifecycle import check_plan
 from rover_bus.brain.decisions.plans import GIB, Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import Limits
+from rover_bus.brain.granting import found_no_host
 from rover_bus.brain.proposing import propose
+from rover_bus.brain.rooms import fits_hosts
 from rover_bus.brain.state import UNKNOWN_CORES, BrainState, KnownJob, counted
 from rover_bus.brain.totals import Total, Totals, totals_of
 from rover_bus.brain.wishes import Wish
@@ -87,9 +90,10 @@ def refuse_size(
     if broken is None:
         return None
     constant, reason, way_out = broken
-    fewer = range(min(wanted.workers - 1, 1000), 0, -1)
-    fits = next(
-        (n for n in fewer if _broken(job, wanted.replace(workers=n), state, totals, beyond_limits) is None), 0
+    fits = bisect_left(
+        range(1, min(wanted.workers, 1000)),
+        True,
+        key=lambda n: _broken(job, wanted.replace(workers=n), state, totals, beyond_limits) is not None,
     )
     less = f"ask for {counted(fits, 'worker')} at the most, or " if fits and job.held != wanted else ""
     return constant, f"{reason}: {less}{way_out}"
@@ -120,7 +124,21 @@ def _broken(
     if check_plan(charged, _limits(left, own)):
         told = _too_much(size, charged, left, capacity, "the cluster")
         return Reason.NO_CAPACITY, told, "add a host, or make another job smaller"
+    if _grows(job, wanted):
+        return _no_host(job, wanted, size, state)
     return None
+
+
+def _grows(job: KnownJob, wanted: Size) -> bool:
+    return job.held is None or wanted.workers > job.held.workers or wanted.servers > job.held.servers
+
+
+def _no_host(job: KnownJob, wanted: Size, size: str, state: BrainState) -> tuple[Reason, str, str] | None:
+    """What hosts have no room for, although all of them together have."""
+    if fits_hosts(job, wanted, state):
+        return None
+    needs = found_no_host(job, wanted, state).detail
+    return Reason.DOES_NOT_FIT_ANY_NODE, f"{size} need {needs}", "add a host, or make another job smaller"
 
 
 def _below_least(job: KnownJob, wanted: Size) -> str:

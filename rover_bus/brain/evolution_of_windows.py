@@ -56,7 +56,6 @@ def measure(job: KnownJob, window: WindowClosed) -> None:
     _note_memory(job, window)
     if window.server_cores:
         job.server_loads = [*job.server_loads, window.server_cores][-HOT_WINDOWS:]
-        job.server_slots = window.server_slots
     _learn(job, window)
     waits = job.change is not None and job.change.waits  # for a person: the job goes on as it was
     settled = job.change is None or job.change.settled or waits

@@ -180,7 +180,7 @@ def _cut_down(job: KnownJob, wish: Wish, state: BrainState) -> GrantedSize:
     while size is not None and job.held is not None and not fits_hosts(job, size, state):
         size = _with_fewer_workers(size, job.held.workers)
     if size is None or (job.held is not None and size.shape == job.held.shape):
-        return GrantedSize(size=None, left=_found_no_host(job, wish.size, state))
+        return GrantedSize(size=None, left=found_no_host(job, wish.size, state))
     return GrantedSize(size=size)
 
 
@@ -238,7 +238,7 @@ def _with_fewer_workers(size: Size, least: int) -> Size | None:
     )
 
 
-def _found_no_host(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft:
+def found_no_host(job: KnownJob, size: Size, state: BrainState) -> CapacityLeft:
     each = job.charge(size)
     free = (free_of(host, state) for host in islice(totals_of(state).roomiest(state), LOOKED_AT))
     roomiest = max(free, key=lambda left: (left.cores, left.memory_bytes))

@@ -234,9 +234,6 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     cores_used: dict[str, float] = {}
     cores_peak: dict[str, float] = {}
     server_cores: dict[str, float] = {}
-    server_slots: dict[
-        str, list[tuple[int, float]]
-    ] = {}  # by member name: its hottest slots, keys a second each
     batch_s: float = 0.0
     loss: float = 0.0
     auc: float = 0.0

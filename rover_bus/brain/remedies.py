@@ -109,11 +109,7 @@ def _server_windows(job: KnownJob, servers: Mapping[str, Member]) -> list[list[S
     cores = (job.held.server_cores if job.held else 0.0) or 1.0  # a server's tables are one thread's
     return [
         [
-            ServerLoad(
-                server=servers[name].index,
-                busy=busy / cores,
-                slot_loads=dict(job.server_slots.get(name, ())),
-            )
+            ServerLoad(server=servers[name].index, busy=busy / cores)
             for name, busy in loads.items()
             if name in servers
         ]
@@ -143,8 +139,8 @@ def cool_servers(job: KnownJob, cores_left: Callable[[], float], models: Standin
     spec = job.spec.servers
     most = spec.max_cores if spec.max_cores > spec.cores > 0 else 0.0
     limits = limits_of(job, cores_left())
-    remedy = decide_hot_servers(windows, {}, job.charge(held), limits, most)
-    if remedy is None or remedy.allocation is None or find_hot_server(windows) is not None:
+    remedy = decide_hot_servers(windows, job.charge(held), limits, most)
+    if remedy is None:
         return None
     size = size_after(held, remedy.allocation)
     if size == held or declined(job, size) or taken_back(job, size):

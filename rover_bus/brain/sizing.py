@@ -70,11 +70,11 @@ def first_size(spec: JobSpec, state: BrainState) -> tuple[Size, PlanDecision, li
 
 def _cut_to_capacity(size: Size, spec: JobSpec, state: BrainState) -> tuple[Size, str]:
     """What a first size becomes that the cluster or a quota could never hold, and that in words: first by memory that is hardly
-    ever used, then by members.
+    ever used, then by members, at last by cores that the user left open.
     """
     budgets = _budgets(spec, state)
     cut = cut_to(size, spec, budgets)
-    if cut == size:
+    if _held_by(size, budgets):
         return size, ""
     less = with_usual_memory(size, spec, state)
     with_more = cut_to(less, spec, budgets)
@@ -84,7 +84,14 @@ def _cut_to_capacity(size: Size, spec: JobSpec, state: BrainState) -> tuple[Size
         said.append(less_memory(cut, spec))
     if (cut.workers, cut.servers) != (size.workers, size.servers):
         said.append(f"cut from {size.workers}/{size.servers} to what there is at all")
-    return cut, "; ".join(said)
+    narrow = cut
+    while totals_of(state).cores_bind and not _held_by(narrow, budgets):
+        former, narrow = narrow, _narrower(narrow, spec)
+        if narrow == former:
+            break
+    if narrow != cut:
+        said.append(f"with {narrow.worker_cores:.3g} cores a worker and {narrow.server_cores:.3g} a server")
+    return narrow, "; ".join(said)
 
 
 def size_to_begin_with(job: KnownJob, state: BrainState) -> tuple[Size, PlanDecision]:
@@ -108,11 +115,13 @@ def _outgrown(spec: JobSpec, small: Allocation) -> str:
 
 def _cores(role: RoleSpec, known: float, usual: float, state: BrainState) -> float:
     """The cores that a member begins with: what similar jobs ended with, else what the user asked for times what users of this
-    cluster ask too little (`usual`); where the user allows it and hosts hold to it.
+    cluster ask too little (`usual`); where the user allows it and hosts hold to it, no more than the largest host has.
     """
-    if not role.max_cores > role.cores > 0 or not totals_of(state).cores_bind:
+    totals = totals_of(state)
+    if not role.max_cores > role.cores > 0 or not totals.cores_bind:
         return role.cores
-    return min(max(known or role.start_cores * usual, role.cores), role.max_cores)
+    most = min(role.max_cores, totals.largest_host_cores or role.max_cores)
+    return max(min(known or role.start_cores * usual, most), role.cores)
 
 
 def _server_memory(spec: JobSpec, state: BrainState, servers: int) -> int:
@@ -189,31 +198,34 @@ def cut_to(size: Size, spec: JobSpec, budgets: Sequence[Budget]) -> Size:
 
     The least is what the job asks for at least, or what the user fixed; that may still be too much (`granting.too_large` says so).
     """
-
-    def fits(at: Size) -> bool:
-        charged = charge_of(at, {})
-        return all(budget.holds(charged.cores, charged.memory_bytes) for budget in budgets)
-
     least, fewest = spec.workers.least, max(spec.servers.least, 1)
     for workers in [size.workers] if spec.workers.count else range(size.workers, least - 1, -1):
         share = min(max(round(size.servers * workers / size.workers), fewest), size.servers)
         cut = size.replace(workers=workers, servers=size.servers if spec.servers.count else share)
-        if fits(cut):
+        if _held_by(cut, budgets):
             return cut
     for servers in [] if spec.servers.count else range(cut.servers - 1, fewest - 1, -1):
-        if fits(cut.replace(servers=servers)):
+        if _held_by(cut.replace(servers=servers), budgets):
             return cut.replace(servers=servers)
     return cut if spec.servers.count else cut.replace(servers=min(cut.servers, fewest))
+
+
+def _held_by(size: Size, budgets: Sequence[Budget]) -> bool:
+    charged = charge_of(size, {})
+    return all(budget.holds(charged.cores, charged.memory_bytes) for budget in budgets)
 
 
 def narrowed(size: Size, job: KnownJob) -> Size:
     """A start with half the cores a member, which more hosts have room for; as far as the user left cores open, and hosts hold
     members to them.
     """
-    spec = job.spec
+    return _narrower(size, job.spec) if job.cores_bind else size
+
+
+def _narrower(size: Size, spec: JobSpec) -> Size:
     return size.replace(
-        worker_cores=_half(spec.workers, size.worker_cores) if job.cores_bind else size.worker_cores,
-        server_cores=_half(spec.servers, size.server_cores) if job.cores_bind else size.server_cores,
+        worker_cores=_half(spec.workers, size.worker_cores),
+        server_cores=_half(spec.servers, size.server_cores),
     )
 
 

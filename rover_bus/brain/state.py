@@ -175,7 +175,6 @@ class KnownJob(msgspec.Struct):
     waits_for: list[str] = []
     windows: int = 0
     server_loads: list[dict[str, float]] = []  # cores that servers kept busy, by member name, newest last
-    server_slots: dict[str, list[tuple[int, float]]] = {}  # the hottest slots, by member name
     moved_s: float = float("-inf")  # when hot slots were last asked to move
     cores_bind: bool = False  # every host holds members to their cores: else they are no axis of its sizes
     probe: Change | None = None  # the last one, downwards and kept, until what follows has settled

@@ -62,7 +62,6 @@ class _Open:
         default_factory=set
     )  # members whose use their host says: their own word is not asked
     server_busy: dict[str, float] = field(default_factory=dict)  # of their tables' threads, by their own word
-    server_slots: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     committed: int = 0
     total: int = 0
     log_sequence: int = 0
@@ -203,7 +202,6 @@ class JobSamples:
         if opened is None or profile.window_s <= 0:
             return
         opened.server_busy[profile.member.name] = round(profile.busy_s / profile.window_s, 4)
-        opened.server_slots[profile.member.name] = profile.hottest
         if profile.memory_bytes:
             opened.take_own_word(profile)
             opened.take_need(profile)
@@ -305,7 +303,6 @@ class JobSamples:
             cores_used=_means(opened.cores_used),
             cores_peak=_means(opened.cores_peak),
             server_cores={**opened.server_cores, **opened.server_busy},
-            server_slots=dict(opened.server_slots),
             batch_s=_seconds_a_batch(opened),
             loss=_mean_loss(opened),
             auc=max((total.auc for total in opened.sums.values()), default=0.0),
@@ -323,7 +320,6 @@ class JobSamples:
         opened.cores_peak.clear()
         opened.server_cores.clear()
         opened.server_busy.clear()
-        opened.server_slots.clear()
         return closed
 
     def _at(self, job: str, now: float) -> _Open:

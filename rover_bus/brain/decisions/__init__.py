@@ -10,6 +10,6 @@ Stage 2   `scaling`         one job: enumerate, front, score, choose, explain; p
           `knapsack`        one plan a job under shared capacity: dual prices and greedy, or exact
           `arbitration`     priorities, quotas, risks: shrink, pause, room again
           `optimus`         the baseline as a policy of its own; `placement` its theorem
-Stage 3   `stragglers`, `hot_servers` (with `balance`), `memory_limits`
+Stage 3   `stragglers`, `hot_servers`, `memory_limits`
 A plan    `plans`, `reasons`, `lifecycle` (may it, does it fit, did it pay), `stopping` (has the job done enough)
 """

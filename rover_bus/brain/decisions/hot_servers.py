@@ -1,16 +1,16 @@
 """Hot parameter servers: move hot slots, add cores, add a server, fewer workers; in this order.
 
-Fed by windows of load a server and a slot, feeds routing and plans (S12: with one server hot and the others idle, none is
-scaled up). The order is `algorithms.md §6` [ours]; the unit of relief is the slot.
+Fed by windows of load a server, feeds requests to move slots and plans (S12: with one server hot and the others idle, none is
+scaled up). The order is `algorithms.md §6` [ours]. Which slots move where is the master's to level (`master/slots.py`): it has the
+routing, and the load of each slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from rover_bus.brain.decisions.balance import ParameterMove, level_slots
 from rover_bus.brain.decisions.plans import Allocation
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import Limits
@@ -21,43 +21,30 @@ WINDOWS = 2
 
 
 class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One server's window: share of time it was busy (0..1 a core), and what each slot asked of it."""
+    """One server's window: share of time it was busy (0..1 a core)."""
 
     server: int
     busy: float
-    slot_loads: dict[int, float] = {}
 
 
 class HotRemedy(msgspec.Struct, frozen=True, kw_only=True):
-    """One remedy: moves of slots, or a new allocation. `tried` are the ones that were passed over, in order."""
+    """One remedy: a new allocation, and why."""
 
     reason: Reason
-    moves: tuple[ParameterMove, ...] = ()
-    allocation: Allocation | None = None
-    tried: tuple[Reason, ...] = ()
+    allocation: Allocation
 
 
 def decide_hot_servers(
     windows: Sequence[Sequence[ServerLoad]],
-    owner: Mapping[int, int],
     held: Allocation,
     limits: Limits,
     most_server_cores: float = float("inf"),
 ) -> HotRemedy | None:
-    """Return the first remedy that applies, or None while the last two windows are not hot. Loads by server index.
-
-    `most_server_cores`: that one server may have.
+    """Return the first allocation that helps; None while the last two windows are not hot, or where one server alone is, so that
+    slots move first (`find_hot_server`). Loads by server index. `most_server_cores`: that one server may have.
     """
-    if not _all_hot(windows[-WINDOWS:]):
+    if not _all_hot(windows[-WINDOWS:]) or find_hot_server(windows) is not None:
         return None
-    now = windows[-1]
-    tried: list[Reason] = []
-    if _is_skewed(now):
-        slots = {slot: load for server in now for slot, load in server.slot_loads.items()}
-        moves = level_slots(slots, owner, [load.server for load in now])
-        if moves:
-            return HotRemedy(reason=Reason.HOT_SERVER_MOVE_SLOTS, moves=tuple(moves))
-    tried.append(Reason.HOT_SERVER_MOVE_SLOTS)
     for reason, wanted in _growths(held):
         within = wanted.cores <= limits.cores and wanted.memory_bytes <= limits.memory_bytes
         within &= wanted.server_cores <= max(most_server_cores, held.server_cores)
@@ -65,11 +52,10 @@ def decide_hot_servers(
             limits.servers > 0 or wanted.servers > limits.max_servers
         )
         if within and not pinned:
-            return HotRemedy(reason=reason, allocation=wanted, tried=tuple(tried))
-        tried.append(reason)
+            return HotRemedy(reason=reason, allocation=wanted)
     if held.workers > limits.least_workers and not limits.workers:
         fewer = held.replace(workers=max(held.workers * 3 // 4, limits.least_workers))
-        return HotRemedy(reason=Reason.HOT_SERVER_FEWER_WORKERS, allocation=fewer, tried=tuple(tried))
+        return HotRemedy(reason=Reason.HOT_SERVER_FEWER_WORKERS, allocation=fewer)
     return None
 
 

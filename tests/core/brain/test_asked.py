@@ -10,7 +10,7 @@ from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.state import BrainState, KnownJob
 from rover_bus.events import facts
 from rover_bus.events.facts import Size
-from rover_bus.events.identity import HostCapacity
+from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, WorkersSpec
 
 
@@ -175,3 +175,22 @@ def test_one_worker_more_without_a_limit_shares_a_busy_host_and_fifty_do_not() -
     assert refused[1].startswith(
         "50 workers and 1 server need 6.4 cores, and the cluster has 2: ask for 6 workers"
     )
+
+
+def test_what_all_hosts_have_and_no_single_one_is_refused_by_what_the_roomiest_has() -> None:
+    held = Size(workers=2, servers=1, worker_cores=1.5, server_cores=0.5)
+    own = known(held)
+    own.members = [Member("worker", 0, 1), Member("worker", 1, 1), Member("ps", 0, 1)]
+    own.where = {"worker-0": "a", "worker-1": "b", "ps-0": "b"}
+    hosts = dict.fromkeys("abc", HostCapacity(cores=2.9, memory_bytes=GIB))
+    load = {"a": (1.5, 0.0), "b": (2.0, 0.0)}
+    state = BrainState(hosts=hosts, jobs={"j": own}, host_load=load)
+    assert refuse_size(own, held.replace(workers=3), state) is None
+    assert refuse_size(own, held.replace(workers=4), state) == (
+        "does_not_fit_any_node",
+        "4 workers and 1 server need 1.5 cores a worker and 0.5 cores a server: the roomiest host has 2.9 and 1 GiB free: ask for "
+        "3 workers at the most, or add a host, or make another job smaller",
+    )
+    state.hosts = {"a": HostCapacity(cores=9.0, memory_bytes=GIB)}
+    state.host_load, own.where = {"a": (3.5, 0.0)}, dict.fromkeys(own.where, "a")
+    assert refuse_size(own, held.replace(workers=4), state) is None

@@ -244,6 +244,20 @@ def test_a_cold_start_has_the_cores_that_its_user_asked_for() -> None:
     assert size.worker_cores == 0.25
 
 
+@pytest.mark.parametrize(("asked", "start"), [(0.1, 1.0), (3.0, 3.0)])
+def test_a_start_has_no_more_cores_than_there_are_unless_its_user_asks_for_them(
+    asked: float, start: float
+) -> None:
+    state = cluster({}, 2.0)
+    state.hosts = {name: msgspec.structs.replace(host, cores_bind=True) for name, host in state.hosts.items()}
+    state.past = [past(1, 1)]
+    state.past = [
+        msgspec.structs.replace(each, final=each.final.replace(worker_cores=4.5)) for each in state.past
+    ]
+    spec = of_ann(workers=WorkersSpec(cores=asked, max_cores=64.0), servers=RoleSpec(cores=0.1))
+    assert first_size(spec, state)[0].worker_cores == start
+
+
 def test_a_warm_start_is_cut_to_its_tenants_quota() -> None:
     state = cluster({}, 8.0)
     state.past, state.started_quotas = [past(6, 1)], {"t": Budget(2.0, 8 * GIB)}

@@ -178,8 +178,8 @@ def test_hot_servers_take_no_worker_below_the_least(least: int, left: int) -> No
     job = held(5, spec_of(least))
     assert job.held is not None
     limits = Limits(least_workers=least, max_servers=1, cores=6.0)
-    remedy = decide_hot_servers(windows, {}, job.charge(job.held), limits, 1.0)
-    assert (remedy.allocation.workers if remedy and remedy.allocation else 0) == left
+    remedy = decide_hot_servers(windows, job.charge(job.held), limits, 1.0)
+    assert (remedy.allocation.workers if remedy else 0) == left
 
 
 STARTS = spec_of(0, plan=PlanSpec(window_s=4.0)).replace(

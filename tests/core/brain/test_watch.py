@@ -152,14 +152,11 @@ def test_a_servers_own_word_on_its_tables_comes_before_what_its_host_sees_of_the
     server = Member("ps", 0, 1)
     watch.observe_host(using(1.4, server), 4.5)
     watch.observe_server(
-        ServerProfile(
-            window_s=2.0, job="j", member=server, pulls=1, pushes=1, ignored=0, busy_s=1.8, hottest=[(7, 3.0)]
-        )
+        ServerProfile(window_s=2.0, job="j", member=server, pulls=1, pushes=1, ignored=0, busy_s=1.8)
     )
     window = closed(watch, WORKERS[:1], 5.0)
     assert window is not None
     assert window.server_cores == {"ps-0": 0.9}
-    assert window.server_slots == {"ps-0": [(7, 3.0)]}
     assert window.server_bytes == {"ps-0": 9}
 
 
