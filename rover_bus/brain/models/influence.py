@@ -18,9 +18,12 @@ from rover_bus.brain.models.statistics import Statistics, fit_line
 
 LEAST_ROWS = 6  # fewer do not say which of them is the wrong one
 MOST_SHARE = 8  # at most one row in so many is left out: beyond that the form is wrong, not the rows
+ABSURD = 1e4  # times the middle speed of a table, or as much below it: no size of a job is, whatever the form
 _LEAST_FACTOR = math.log(3.0)  # measured against predicted by the rest, log units
+_FEW_FACTOR = math.log(30.0)  # the same below `MOST_SHARE` rows, of which a form goes through nearly any five
 _SIGMAS = 8.0
-_MOST_ROWS = 400  # longer tables are judged on so many rows, evenly taken
+_MOST_ROWS = 400  # of longer tables so many rows, evenly taken, judge one another, and then all others
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 DOUBT = math.log(2.0)  # a row that the others miss by more is worth a word
 REPEATS = 1.5  # the same size, measured so many times apart
 
@@ -33,24 +36,59 @@ class Suspect(NamedTuple):
 
 
 def find_suspects(observations: Observations, form: Form) -> list[Suspect]:
-    """Return the rows to leave out, the worst first: those that the others contradict threefold and by far."""
-    some = _evenly(len(observations))
-    seen = observations.take(some)
-    design, seconds = _columns(seen, form)
+    """Return the rows to leave out: those with an absurd speed, then those that the others contradict threefold and by far, the
+    worst first.
+    """
+    believed, absurd = _sorted_out(observations.throughput)
+    some = believed[_evenly(len(believed))]
+    design, seconds = _columns(observations.take(some), form)
     kept, found = list(range(len(some))), list[Suspect]()
-    while len(kept) >= LEAST_ROWS and len(found) < len(some) // MOST_SHARE:
+    least = _LEAST_FACTOR if len(some) >= MOST_SHARE else _FEW_FACTOR
+    while len(kept) >= LEAST_ROWS and len(found) < max(len(some) // MOST_SHARE, 1):
         misses = [_left_out(design, seconds, kept, row) for row in kept]
         wrong = [
             (rest, -abs(miss), place)
             for place, (miss, rest) in enumerate(misses)
-            if abs(miss) > max(_LEAST_FACTOR, _SIGMAS * 1.4826 * rest)
+            if abs(miss) > max(least, _SIGMAS * 1.4826 * rest)
         ]
         if not wrong:
             break
         best = min(wrong)[-1]
-        found.append(Suspect(int(some[kept[best]]), math.exp(min(-misses[best][0], 700.0))))
+        found.append(Suspect(int(some[kept[best]]), _factor(misses[best][0])))
         del kept[best]
-    return found
+    judges = some[kept]
+    by, _ = _missed(observations, form, judges, absurd)
+    first = [Suspect(int(row), _factor(miss)) for row, miss in zip(absurd, by, strict=True)]
+    return [*first, *found, *_contradicted(observations, form, judges, np.setdiff1d(believed, some))]
+
+
+def _sorted_out(speeds: FloatArray) -> tuple[Rows, Rows]:
+    """The rows whose speed may be, and those whose speed is absurd beside the middle of all."""
+    usual = np.median(speeds) if len(speeds) else 1.0
+    fine = (speeds < usual * ABSURD) & (speeds > usual / ABSURD)
+    return np.flatnonzero(fine), np.flatnonzero(~fine)
+
+
+def _missed(observations: Observations, form: Form, judges: Rows, others: Rows) -> tuple[FloatArray, float]:
+    """Log misses of rows by the line through others, which judge them, and the median miss of these."""
+    design, seconds = _columns(observations.take(np.concatenate([judges, others])), form)
+    misses = _misses(design, seconds, list(range(len(judges))), list(range(len(seconds))))
+    return misses[len(judges) :], float(np.median(np.abs(misses[: len(judges)]))) if len(judges) else 0.0
+
+
+def _contradicted(observations: Observations, form: Form, judges: Rows, others: Rows) -> list[Suspect]:
+    """The rows of a long table, beyond those that judged one another, that these contradict."""
+    misses, rest = _missed(observations, form, judges, others)
+    far = np.flatnonzero(np.abs(misses) > max(_LEAST_FACTOR, _SIGMAS * 1.4826 * rest))
+    if len(far) > len(others) // MOST_SHARE:
+        return []
+    worst_first = far[np.argsort(-np.abs(misses[far]))]
+    return [Suspect(int(others[i]), _factor(misses[i])) for i in worst_first]
+
+
+def _factor(miss: float) -> float:
+    """How many times what was predicted was measured: of speeds, where a miss is of seconds."""
+    return math.exp(min(-miss, 700.0))
 
 
 def find_doubts(observations: Observations, form: Form) -> list[Suspect]:
@@ -79,7 +117,7 @@ def find_repeats(observations: Observations) -> list[tuple[int, int, float]]:
     return sorted(found, key=lambda each: -each[2])
 
 
-def _evenly(rows: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _evenly(rows: int) -> Rows:
     return np.unique(np.linspace(0, rows - 1, min(rows, _MOST_ROWS)).astype(np.int64))
 
 

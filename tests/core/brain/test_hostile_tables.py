@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from rover_bus.brain.fitting import GroupFit, fit_and_predict, json_line, split_table, write_predictions
+from rover_bus.brain.models.forms import SYNCHRONOUS
+from rover_bus.brain.models.influence import find_suspects
 from rover_bus.brain.models.samples import Configurations
 from rover_bus.brain.tables import Table
 
@@ -97,6 +100,43 @@ def test_a_corrupt_row_is_named_and_costs_at_most_a_point(corrupt: float) -> Non
         assert any(f"row {train.numbers[row]} (" in warning for warning in fit.warnings), (seed, fit.warnings)
         costs.append(median_error(fit) - median_error(clean))
     assert np.median(costs) <= 0.01
+
+
+@pytest.mark.parametrize("rows", [4, 5, 6, 7])
+@pytest.mark.parametrize("corrupt", [1e12, 1e-6])
+def test_a_corrupt_row_among_few_is_named_and_drowns_none_of_the_others(rows: int, corrupt: float) -> None:
+    costs = []
+    for seed in SEEDS:
+        train, test = split_table(table_of(steps, seed), rows, seed)
+        row = seed % rows
+        [clean] = fit_and_predict(train.take([each for each in range(rows) if each != row]), test)
+        [fit] = fit_and_predict(with_speed(train, row, corrupt), test)
+        assert any(f"row {train.numbers[row]} (" in warning for warning in fit.warnings), (seed, fit.warnings)
+        if rows > 4:  # of four the others are too few for a model
+            costs.append(median_error(fit) - median_error(clean))
+    assert not np.any(costs), "the others are fitted as if it had never been measured"
+
+
+@pytest.mark.parametrize("mode", ["sync", None])
+def test_two_corrupt_rows_in_ten_are_named(mode: str | None) -> None:
+    for seed in SEEDS:
+        train, test = split_table(table_of(steps, seed), 10, seed)
+        train = dataclasses.replace(with_speed(with_speed(train, 3, 1e12), 7, 1e12), modes=(mode,) * 10)
+        [fit] = fit_and_predict(train, test)
+        for row in (3, 7):
+            named = f"row {train.numbers[row]} ("
+            assert any(named in warning and "left out" in warning for warning in fit.warnings), seed
+        assert median_error(fit) < 0.3
+
+
+def test_a_corrupt_row_of_a_long_table_is_named_wherever_it_stands() -> None:
+    table = table_of(steps, 1, most_workers=100, noise=0.02)
+    n, at = len(table), np.arange(len(table))
+    judged = np.unique(np.linspace(0, n - 1, 400).astype(int))
+    unjudged = np.setdiff1d(at, judged)
+    for row in (int(judged[37]), int(unjudged[5])):
+        observations = with_speed(table, row, 12 * table.throughput[row]).observations(64.0)
+        assert [suspect.row for suspect in find_suspects(observations, SYNCHRONOUS)] == [row]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
