@@ -234,6 +234,7 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     cores_used: dict[str, float] = {}
     cores_peak: dict[str, float] = {}
     server_cores: dict[str, float] = {}
+    server_slots: dict[str, list[tuple[int, float]]] = {}  # as 0.3 wrote them: nothing came to read them
     batch_s: float = 0.0
     loss: float = 0.0
     auc: float = 0.0

@@ -268,8 +268,13 @@ async def _look_at_cores(bus: NatsBus, hosts: set[str]) -> list[Finding]:
     loose = sorted(
         name for name, fact in (await read_registered(bus, hosts)).items() if not fact.capacity.cores_bind
     )
+    return say_of_cores(loose) if hosts else []
+
+
+def say_of_cores(loose: list[str]) -> list[Finding]:
+    """Say whether cores bind. `loose`: hosts that do not hold members to theirs."""
     if not loose:
-        return [Finding("ok", "cores bind: members are held to theirs")] if hosts else []
+        return [Finding("ok", "cores bind: members are held to theirs")]
     return [
         Finding(
             "note",

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rover_bus.brain.decisions.knapsack import DoesNotFit, Offers, choose, choose_exactly, choose_greedily
+from rover_bus.brain.decisions.knapsack import (
+    EXACT_GAP,
+    EXACT_JOBS,
+    DoesNotFit,
+    Offers,
+    choose,
+    choose_exactly,
+    choose_greedily,
+)
 from rover_bus.brain.decisions.memory_limits import (
     limit_before_forecast,
 )
@@ -227,6 +235,20 @@ def test_the_greedy_choice_is_near_the_exact_one(seed: int) -> None:
     exact = choose_exactly(instance)
     assert choose_greedily(instance).worth >= 0.98 * exact.worth
     assert exact.worth <= exact.bound + 1e-6
+
+
+def test_few_jobs_are_chosen_exactly_and_many_by_prices() -> None:
+    gains = []
+    for seed in range(10):
+        for jobs in (6, EXACT_JOBS):
+            instance = offers(seed, jobs, 0.3)
+            choice = choose(instance)
+            assert choice.gap <= EXACT_GAP
+            gains.append(choice.worth / choose_greedily(instance).worth - 1)
+        many = offers(seed, EXACT_JOBS + 1, 0.3)
+        assert choose(many).worth == choose_greedily(many).worth
+    assert min(gains) >= 0
+    assert max(gains) > 0.005
 
 
 @pytest.mark.parametrize("tight", [0.1, 0.5, 1.0])

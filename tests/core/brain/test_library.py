@@ -236,6 +236,13 @@ def test_a_job_that_was_moved_often_is_moved_for_much_only() -> None:
     assert (rested.allocation.workers, moved.allocation.workers) == (4, 2)
 
 
+def test_changes_took_from_a_ring_what_each_takes_and_from_other_jobs_what_their_windows_missed() -> None:
+    moved = KnownJob("u", ring("one").spec(), moves=3, lost_s=7.0)
+    assert moved.taken_s == 3 * 30.0
+    moved.spec = TrainingJob(name="one", max_servers=2).spec()
+    assert moved.taken_s == 7.0
+
+
 def test_what_changes_took_is_charged_to_what_is_left() -> None:
     def left(remaining_s: float, taken_s: float) -> float:
         cost = ChangeCost(change_s=30.0, taken_s=taken_s, age_s=300.0)

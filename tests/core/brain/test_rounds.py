@@ -263,6 +263,22 @@ def test_a_start_has_narrower_members_where_no_host_has_room_for_those_that_were
     assert 0.5 <= plan.server_cores < 4.0
 
 
+def test_a_round_begins_a_newcomer_with_narrow_members_where_the_cluster_is_crowded() -> None:
+    one, new = runs("one", size(11)), waits("new")
+    new.cores_bind = True
+    new.spec = new.spec.replace(
+        data=new.spec.data.replace(train="another"),  # no run of its family says how fast it would be
+        workers=WorkersSpec(count=1, cores=0.5, start_cores=4.0, max_cores=4.0),
+        servers=RoleSpec(count=1, cores=0.5, start_cores=4.0, max_cores=4.0),
+    )
+    one.spec = one.spec.replace(workers=WorkersSpec(count=11, cores=0.5))  # 6 cores that it keeps
+    state = cluster(one, new, cores=11.0)
+    state.hosts = {name: host.replace(cores_bind=True) for name, host in state.hosts.items()}
+    answer = round_of(state)["new"]
+    assert isinstance(answer, Wish)
+    assert (answer.size.worker_cores, answer.size.server_cores) == (2.0, 2.0), "4 of 5 cores that are left"
+
+
 def test_a_start_has_narrower_members_rather_than_few() -> None:
     state = cluster(runs("a", size(9), "h"), runs("b", size(9), "i"), new := waits("new"), hosts="hi")
     new.cores_bind = True

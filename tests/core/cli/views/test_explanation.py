@@ -6,8 +6,10 @@ from math import log
 
 import pytest
 
+from rover_bus.brain.decisions.scoring import LossCount
 from rover_bus.brain.models.hosts import add_residual
 from rover_bus.brain.state import BrainState, Ceiling, KnownJob, TriedSize
+from rover_bus.cli.commands.doctor import say_of_cores
 from rover_bus.cli.commands.explain import explanation_lines, supposition_lines
 from rover_bus.cli.views.explaining import explain_plan, slow_hosts_text, suppose
 from rover_bus.cli.views.explanation import forecast_text, headline, rivals
@@ -183,6 +185,29 @@ def test_inputs_show_every_axis_that_varied_and_no_other() -> None:
     assert "gib a worker" not in head
     assert sum("1.5" in line.split() for line in text) == 1
     assert any("workers 3, servers 2, 1 cores a worker reverted at 900" in line for line in text)
+
+
+def text_of(job: KnownJob, state: BrainState) -> str:
+    explained = explain_plan(PlanView(PROPOSED), job, state)
+    return "\n".join(explanation_lines(explained | {"left_as_it_is": None, "stop": None}))
+
+
+def test_that_cores_are_no_axis_is_said_where_they_do_not_bind_and_only_there() -> None:
+    job = known()
+    assert "cores      are no axis: a host does not hold members to theirs" in text_of(job, cluster(job))
+    job.cores_bind = True
+    assert "no axis" not in text_of(job, cluster(job))
+    [note], [ok] = say_of_cores(["h1", "h2"]), say_of_cores([])
+    assert note.what.startswith("cores do not bind on h1, h2: ")
+    assert (note.verdict, ok.verdict, ok.what) == ("note", "ok", "cores bind: members are held to theirs")
+
+
+def test_how_often_members_are_lost_is_said() -> None:
+    job = known()
+    state = cluster(job)
+    assert "a member is counted on for 505 h (0 were lost here)" in text_of(job, state)
+    state.losses = LossCount(40, 3.6e6)
+    assert "a member is counted on for 32 h (40 were lost here)" in text_of(job, state)
 
 
 def test_what_if_shows_the_cores_that_it_was_asked_about() -> None:
