@@ -46,6 +46,7 @@ class Keeping:
     job: str
     storage: str = ""  # as its job file names it; "": the stack's own
     copied: bool = False  # its parts are in the memory of other hosts as well
+    own_model: bool = False  # it has no servers: its model is the program's own
     hosts: frozenset[str] = frozenset()  # of its servers
     planned: bool = False
     ready_before: bool = False
@@ -68,6 +69,7 @@ class Keeping:
                 wanted = spec.checkpoint
                 self.storage = wanted.path if wanted else ""
                 self.copied = bool(wanted and (wanted.copies or wanted.parity))
+                self.own_model = not spec.has_servers
             case MembersDesired(members=members):
                 self.planned = True
                 self.hosts = frozenset(each.host for each in members if each.member.role == "ps")
@@ -83,6 +85,10 @@ class Keeping:
         match fact:
             case cuts.CheckpointDeclined(samples=0):
                 self.kept = True  # nothing is trained: it begins again as it began
+            case cuts.CheckpointDeclined() if self.own_model:
+                self.why = (
+                    "it has no servers: its model is the program's own, and what that has not stored is lost"
+                )
             case cuts.CheckpointDeclined():
                 self.ending = True  # its result is what is kept
             case cuts.CheckpointOpened(cut=cut, requested=True):

@@ -11,7 +11,14 @@ from rover_bus.brain.decisions.arbitration import Budget, Claim, arbitrate
 from rover_bus.brain.decisions.lifecycle import check_plan
 from rover_bus.brain.decisions.plans import GIB, Allocation, PlanSpace, Prices
 from rover_bus.brain.decisions.reasons import Reason
-from rover_bus.brain.decisions.scaling import JobView, Limits, ScalingRules
+from rover_bus.brain.decisions.scaling import (
+    MOST_ENUMERATED,
+    JobView,
+    Limits,
+    Restraint,
+    ScalingRules,
+    plan_front,
+)
 from rover_bus.brain.decisions.stragglers import decide_stragglers, evolve_paces
 from rover_bus.brain.models.forms import ASYNCHRONOUS
 from rover_bus.brain.models.samples import Configurations
@@ -41,6 +48,21 @@ def job(workers: int = 3, servers: int = 1, cores: float = 2.0, remaining: float
         server_memory_bytes=4 * GIB,
     )
     return JobView(held=held, batch_size=64, remaining_samples=remaining, table_bytes=2 * GIB)
+
+
+def test_more_than_a_million_sizes_are_searched_and_fewer_are_all_looked_at() -> None:
+    cores = tuple(float(each) for each in range(1, 41))
+    wide = PlanSpace(worker_cores=cores, server_cores=cores)
+    rules = ScalingRules(restraint=Restraint(growth=1000.0, core_growth=1000.0))
+    truth, held = Truth(1e-4, 1e-2, 1e-3, 1e-4, 1e-2), job(8, 2, 4.0)
+    fronts = [plan_front(held, truth, space, rules) for space in (SPACE, wide)]
+    assert (len(SPACE) < MOST_ENUMERATED < len(wide), fronts[0].searched, fronts[1].searched) == (
+        True,
+        0,
+        len(wide),
+    )
+    best = [max(front.speed / front.cost**0.5) for front in fronts]
+    assert best[1] > 0.95 * best[0], "what is found is as good as what is there in a part of it"
 
 
 coefficients = st.lists(st.floats(1e-4, 1.0), min_size=5, max_size=5)
