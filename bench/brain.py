@@ -2,7 +2,7 @@
 
     python -m bench.brain [--jobs 4000] [--windows 200] [--profiles 100000] [--growth] [--plot growth.png] [--json]
 
-So many jobs of 8 to 32 workers and 2 to 8 servers, each measured at four sizes, on four hosts a job; 200 families. The state is
+So many jobs of 8 to 40 workers and 2 to 8 servers, each measured at four sizes, on four hosts a job; 200 families. The state is
 what the Brain's log would have left. Seconds are of the processor.
 `first look`: all models are fitted, all fronts made, what pays is carried out: a Brain that has just begun. `round`: all jobs
 sized together while most fronts stand; `fresh fronts`: the same from fitted models with no front made yet. Each is carried out as
@@ -55,7 +55,7 @@ def speed(terms: np.ndarray, size: Size) -> float:
 def known_job(number: int, rng: np.random.Generator) -> KnownJob:
     """One job that is open: settled long ago, measured at what it holds and at three sizes beside."""
     terms = TYPICAL * rng.lognormal(0, 0.6, 5)
-    workers, servers = int(rng.integers(8, 33)), int(rng.integers(2, 9))
+    workers, servers = int(rng.integers(8, 41)), int(rng.integers(2, 9))
     held = Size(
         workers=workers,
         servers=servers,

@@ -90,12 +90,16 @@ def refuse_size(
     if broken is None:
         return None
     constant, reason, way_out = broken
-    fits = bisect_left(
-        range(1, min(wanted.workers, 1000)),
+    least = 1 if beyond_limits else max(job.spec.workers.least, 1)
+    fits = least - 1
+    fits += bisect_left(
+        range(least, min(wanted.workers, least + 1000)),
         True,
         key=lambda n: _broken(job, wanted.replace(workers=n), state, totals, beyond_limits) is not None,
     )
-    less = f"ask for {counted(fits, 'worker')} at the most, or " if fits and job.held != wanted else ""
+    less = (
+        f"ask for {counted(fits, 'worker')} at the most, or " if fits >= least and job.held != wanted else ""
+    )
     return constant, f"{reason}: {less}{way_out}"
 
 

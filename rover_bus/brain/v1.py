@@ -122,10 +122,13 @@ class Brain:
                     cores=host.cores, memory_bytes=host.memory_bytes, cores_bind=host.cores_bind
                 )
                 self._notice(host_facts.HostRegistered(host=name, daemon="library", capacity=room), now_s)
-        for name in [each for each in self._hosts if each not in hosts]:
+        left = self._hosts.keys() - hosts.keys()
+        for name in [each for each in self._hosts if each in left]:
             self._notice(host_facts.HostLeft(host=name), now_s)
         self._hosts = dict(hosts)
         for run in list(self._runs.values()):
+            if gone := sum(host in left for host in (*run.workers, *run.servers)):
+                self.lost(run.spec.name, now_s, members=gone)
             self._drop_lost(run, now_s)
 
     def submit(self, job: TrainingJob | JobSpec, now_s: float) -> None:
@@ -300,10 +303,7 @@ class Brain:
         """What is left of a job whose hosts went; a ring of which a part is gone stands still. The next decision sizes it anew."""
         was, present = run.placed, self._hosts
         workers, servers = [h for h in run.workers if h in present], [h for h in run.servers if h in present]
-        gone = len(run.workers) - len(workers) + len(run.servers) - len(servers)
-        if gone:
-            self.lost(run.spec.name, now_s, members=gone)
-        if not gone or not self._at_once:
+        if (workers, servers) == (run.workers, run.servers) or not self._at_once:
             return  # else the scheduler says `placed()`
         if servers != run.servers or not run.spec.has_servers:
             workers = []  # without its tables, or its ring, no worker goes on

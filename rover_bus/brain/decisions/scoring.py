@@ -27,7 +27,6 @@ class Hazard(msgspec.Struct, frozen=True, kw_only=True):
 
 # Of one member a second: production jobs complete with 0.93 exp(-0.00264 n) of n members (`algorithms.md §6`), in some 80 minutes.
 PUBLISHED_PER_S = 0.00264 / 4800
-LEAST_PER_S = PUBLISHED_PER_S / 4  # less is as good as never: 64 members lose 0.1 % of their time by it
 RECOVERY_S = 120.0
 PUBLISHED_WEIGHS = 0.1  # of a loss: clusters differ widely, and a bad one shows it in its first hours
 
@@ -46,10 +45,11 @@ class LossCount(msgspec.Struct, frozen=True):
     def hazard(self) -> Hazard:
         """What is believed of the next second: the mean of a gamma distribution, to which what is published is a tenth of a loss.
 
-        In powers of two of that: what is decided by it stays until it is much in doubt.
+        Never less than that, by which 64 members lose 0.4 % of their time, and in powers of two of it: what is decided by it stays
+        until it is much in doubt, and in a cluster that loses nothing for good.
         """
         rate = (PUBLISHED_WEIGHS + self.lost) / (PUBLISHED_WEIGHS / PUBLISHED_PER_S + self.member_s)
-        return _hazard(round(math.log2(max(rate, LEAST_PER_S) / PUBLISHED_PER_S)))
+        return _hazard(max(round(math.log2(rate / PUBLISHED_PER_S)), 0))
 
 
 @lru_cache(maxsize=64)

@@ -177,6 +177,19 @@ def test_one_worker_more_without_a_limit_shares_a_busy_host_and_fifty_do_not() -
     )
 
 
+def test_what_may_be_asked_for_is_no_less_than_the_least() -> None:
+    own = known(Size(workers=4, servers=1, worker_cores=1.0, server_cores=1.0))
+    own.spec = own.spec.replace(workers=WorkersSpec(max_count=64, min_count=3))
+    state = BrainState(hosts={"h": HostCapacity(cores=8, memory_bytes=GIB)}, jobs={"j": own})
+    assert own.held is not None
+    refused = refuse_size(own, own.held.replace(workers=50), state)
+    assert refused is not None
+    assert "ask for 7 workers at the most" in refused[1]
+    refused = refuse_size(own, own.held.replace(workers=2), state)
+    assert refused is not None
+    assert "at the most" not in refused[1]
+
+
 def test_what_all_hosts_have_and_no_single_one_is_refused_by_what_the_roomiest_has() -> None:
     held = Size(workers=2, servers=1, worker_cores=1.5, server_cores=0.5)
     own = known(held)

@@ -8,7 +8,7 @@ from brain_states import cluster, runs, size
 from rings_by_library import devices, ring, run, started
 
 from rover_bus.brain.decider import BrainDecider
-from rover_bus.brain.decisions.scoring import LEAST_PER_S, PUBLISHED_PER_S, LossCount
+from rover_bus.brain.decisions.scoring import PUBLISHED_PER_S, LossCount
 from rover_bus.brain.log import JobGone
 from rover_bus.brain.v1 import Brain
 from rover_bus.events.facts import JobEnded, MemberLost
@@ -33,8 +33,8 @@ def test_what_is_believed_comes_to_what_happens(true: float) -> None:
     assert true / 1.5 < rate(count) < true * 1.5
 
 
-def test_where_none_is_lost_less_is_believed_but_not_nothing() -> None:
-    assert rate(LossCount().watch(1000, 1000 * HOUR_S, 0)) == pytest.approx(LEAST_PER_S)
+def test_where_none_is_lost_what_is_published_is_believed_for_good() -> None:
+    assert LossCount().watch(1000, 1000 * HOUR_S, 0).hazard is LossCount().hazard, "no front is made again"
 
 
 def lose(brain: BrainDecider, reason: str, at: int) -> None:
@@ -94,3 +94,18 @@ def test_hosts_that_go_take_members_and_a_memory_keeps_the_count() -> None:
     run(brain, 5, now_s)
     for known in (brain, Brain(memory=brain.memory())):
         assert known._decider.state.losses.lost == 4
+
+
+def test_members_of_a_host_that_went_are_counted_once_though_their_scheduler_says_later_where_they_are() -> (
+    None
+):
+    brain = Brain(at_once=False)
+    brain.set_hosts(devices(2), 0.0)
+    brain.submit(ring("one", workers=4), 0.0)
+    [host] = brain.decide(0.0)["one"].workers_by_host
+    rest = {name: each for name, each in devices(2).items() if name != host}
+    for second in (10.0, 20.0, 30.0):
+        brain.set_hosts(rest, second)
+        brain.decide(second)
+    brain.end("one", 40.0, completed=False)
+    assert brain._decider.state.losses.lost == 4
