@@ -11,7 +11,8 @@ from functools import lru_cache
 import msgspec
 
 from rover_bus.brain.decisions.scaling import Restraint, ScalingRules
-from rover_bus.brain.decisions.scoring import Hazard, LossCount, ScalePolicy
+from rover_bus.brain.decisions.scoring import ScalePolicy
+from rover_bus.brain.models.hazard import Hazard, LossCount
 from rover_bus.events.job import PlanSpec
 
 CLUSTER = ScalingRules(

@@ -15,8 +15,8 @@ import numpy as np
 
 from rover_bus.brain.decisions.plans import PlanSpace
 from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, plan_front
-from rover_bus.brain.decisions.scoring import LossCount
 from rover_bus.brain.families import family_of
+from rover_bus.brain.models.hazard import LossCount
 from rover_bus.brain.models.rings import RingModel, on_hosts
 from rover_bus.brain.models.samples import FloatArray, NotEnough
 from rover_bus.brain.predicting import (

@@ -12,9 +12,9 @@ import msgspec
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.plans import Allocation
-from rover_bus.brain.decisions.scoring import LossCount
 from rover_bus.brain.decisions.stragglers import WorkerPace
 from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.brain.models.hazard import LossCount
 from rover_bus.brain.models.hosts import SLOW_MEMORY_S, HostEvidence
 from rover_bus.brain.models.samples import Configuration
 from rover_bus.events import causes

@@ -18,8 +18,8 @@ import msgspec
 
 from rover_bus.brain.decider import NO_QUOTAS, BrainDecider
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.brain.decisions.scoring import LossCount
 from rover_bus.brain.decisions.warm_start import PastJob
+from rover_bus.brain.models.hazard import LossCount
 from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import FamilySample
 from rover_bus.brain.told import (

@@ -285,12 +285,17 @@ class ServerCore:
 
         Raises HalfChanged, after which the server must end; MemoryError where the answer finds no room: what was done stays done.
         """
+        before = self.state
         try:
             reply, arrays = self._handle(messages.decode_request(header), BodyReader(memoryview(body)))
         except (BadMessage, InputError) as error:
             self.count("malformed")
             return messages.encode(messages.RefusedMessage(code=error.code, message=str(error)))
         except (MemoryError, NotEnoughMemory) as error:
+            if (
+                self.state is not before
+            ):  # it is done whole, and only its answer found no room: no refusal of it is true
+                raise MemoryError from error
             self.count("refused_not_enough_memory")
             return messages.encode(early.no_room(error, self.state.routing))
         except Refused as error:

@@ -18,9 +18,9 @@ from bench.simulation.policies.live import LiveBrain, measurement_of, spec_of
 from bench.simulation.port import Case, Mechanisms, Menu, Setting, Window
 from rover_bus.brain.decisions.plans import PlanSpace
 from rover_bus.brain.decisions.scaling import JobView, Limits, PlanFront, Predictor, ScalingRules, plan_front
-from rover_bus.brain.decisions.scoring import LossCount
 from rover_bus.brain.models.core_use import CoreBoundModel, fit_core_bound, measure_core_use
 from rover_bus.brain.models.forms import ASYNCHRONOUS, SYNCHRONOUS
+from rover_bus.brain.models.hazard import LossCount
 from rover_bus.brain.models.samples import Configurations, FloatArray, NotEnough, Observations
 from rover_bus.brain.models.throughput import Prediction
 from rover_bus.brain.predicting import OverruledModel

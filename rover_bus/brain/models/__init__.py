@@ -17,5 +17,6 @@ Fed by samples with units, feeds `brain.decisions` and `brain.fitting`. Pure: no
 - `implied`      what one measured size implies of those beside it
 - `convergence`  Optimus' loss curve and the steps that remain
 - `hosts`        how fast a host is, by what members showed there
+- `hazard`       how often the cluster takes members, counted
 - `memory`       linear and Heaps growth, upper bounds, time to the limit
 """

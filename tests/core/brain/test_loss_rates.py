@@ -8,8 +8,8 @@ from brain_states import cluster, runs, size
 from rings_by_library import devices, ring, run, started
 
 from rover_bus.brain.decider import BrainDecider
-from rover_bus.brain.decisions.scoring import PUBLISHED_PER_S, LossCount
 from rover_bus.brain.log import JobGone
+from rover_bus.brain.models.hazard import PUBLISHED_PER_S, LossCount
 from rover_bus.brain.v1 import Brain
 from rover_bus.events.facts import JobEnded, MemberLost
 from rover_bus.events.identity import Member

@@ -138,6 +138,12 @@ def test_memory_that_ends_anywhere_in_a_change_changes_nothing_or_ends_the_serve
     judge(Place(make_cluster), action, whole, 1 + int(share * steps))
 
 
+def test_no_change_that_is_done_is_refused_for_the_memory_of_its_answer(make_cluster, undisturbed):
+    steps, whole = undisturbed(is_given)
+    for at_step in range(steps - 30, steps + 1):
+        judge(Place(make_cluster), is_given, whole, at_step)
+
+
 def judge(place, action, whole, at_step):
     do = action(place)
     before = place.digest()

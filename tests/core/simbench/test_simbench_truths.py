@@ -22,7 +22,7 @@ from bench.simulation.port import FloatArray, Hosts, Mechanisms, Mode, Needs, Si
 from bench.simulation.runtime import Runtime
 from bench.simulation.weather import Weather
 from bench.simulation.world import World
-from rover_bus.brain.decisions.scoring import LossCount
+from rover_bus.brain.models.hazard import LossCount
 
 ONE_SLOW = np.array([1.0, 1.0, 0.5, 1.0])
 

@@ -6,7 +6,7 @@ from math import log
 
 import pytest
 
-from rover_bus.brain.decisions.scoring import LossCount
+from rover_bus.brain.models.hazard import LossCount
 from rover_bus.brain.models.hosts import add_residual
 from rover_bus.brain.state import BrainState, Ceiling, KnownJob, TriedSize
 from rover_bus.cli.commands.doctor import say_of_cores
