@@ -36,7 +36,13 @@ def ground_digest(world: str) -> str:
     module = world.partition(":")[0] if ":" in world else "bench.simulation.worlds"
     try:
         read = [file.read_bytes() for file in load_world(world).files()]
-    except (FileNotFoundError, ImportError, AttributeError, TypeError):  # it, or a file of it, is gone
+    except (
+        FileNotFoundError,
+        ImportError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ):  # it, or a file of it, is gone
         return ABSENT
     return digest_of([*_ENGINE, module], *read)
 

@@ -40,7 +40,7 @@ def digest_of(modules: Iterable[str], *extra: str | bytes) -> str:
 def _sources(module: str, first: Path) -> frozenset[Path]:
     """The file of a module and all that it imports, within the roots that are followed."""
     roots, found, left = (
-        (*_OURS, first.parents[max(module.count(".") - 1, 0)]),
+        (*_OURS, first.parents[max(module.count(".") - (first.name != "__init__.py"), 0)]),
         set[Path](),
         [(module, first)],
     )

@@ -7,7 +7,8 @@ line. Here, not in the master: a master knows the limits of its own job, and onl
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import cache
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.lifecycle import check_plan
@@ -16,9 +17,9 @@ from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.decisions.scaling import Limits
 from rover_bus.brain.granting import found_no_host
 from rover_bus.brain.proposing import propose
-from rover_bus.brain.rooms import fits_hosts
+from rover_bus.brain.rooms import fits_hosts, free_of, room_for
 from rover_bus.brain.state import UNKNOWN_CORES, BrainState, KnownJob, counted
-from rover_bus.brain.totals import Total, Totals, totals_of
+from rover_bus.brain.totals import Total, totals_of
 from rover_bus.brain.wishes import Wish
 from rover_bus.events.facts import PlanRequested, PlanWithheld, Size
 from rover_bus.events.log import Record
@@ -85,18 +86,18 @@ def refuse_size(
 
     What is held already is never in the way: where more is taken than there is, a job may still shrink.
     """
-    totals = totals_of(state)
-    broken = _broken(job, wanted, state, totals, beyond_limits)
+    free = cache(lambda: [free_of(host, state) for host in state.hosts])
+
+    def breaks(size: Size) -> tuple[Reason, str, str] | None:
+        return _broken(job, size, state, beyond_limits) or _no_host(job, size, state, free)
+
+    broken = breaks(wanted)
     if broken is None:
         return None
     constant, reason, way_out = broken
     least = 1 if beyond_limits else max(job.spec.workers.least, 1)
-    fits = least - 1
-    fits += bisect_left(
-        range(least, min(wanted.workers, least + 1000)),
-        True,
-        key=lambda n: _broken(job, wanted.replace(workers=n), state, totals, beyond_limits) is not None,
-    )
+    counts = range(least, wanted.workers)
+    fits = least - 1 + bisect_left(counts, True, key=lambda n: breaks(wanted.replace(workers=n)) is not None)
     less = (
         f"ask for {counted(fits, 'worker')} at the most, or " if fits >= least and job.held != wanted else ""
     )
@@ -104,9 +105,9 @@ def refuse_size(
 
 
 def _broken(
-    job: KnownJob, wanted: Size, state: BrainState, totals: Totals, beyond_limits: bool
+    job: KnownJob, wanted: Size, state: BrainState, beyond_limits: bool
 ) -> tuple[Reason, str, str] | None:
-    spec, held = job.spec, job.held
+    spec, held, totals = job.spec, job.held, totals_of(state)
     charged, own = charge_by_hand(job, wanted), charge_by_hand(job, held)
     most = Limits(
         max_workers=ANY if beyond_limits else max(spec.workers.max_count, own.workers),
@@ -118,7 +119,7 @@ def _broken(
         return (*broken, f"submit it with a larger max_count in [{role}]")
     if not beyond_limits and (less := _below_least(job, wanted)):
         return Reason.LIMIT_EXCEEDED, less, "submit it with a smaller min_count"
-    size = f"{counted(wanted.workers, 'worker')} and {counted(wanted.servers, 'server')}"
+    size = _in_words(wanted)
     if quota is not None:
         left = _left_of(quota, totals.beside(spec.name, tenant))
         if broken := check_plan(charged, _limits(left, own)):
@@ -128,21 +129,34 @@ def _broken(
     if check_plan(charged, _limits(left, own)):
         told = _too_much(size, charged, left, capacity, "the cluster")
         return Reason.NO_CAPACITY, told, "add a host, or make another job smaller"
-    if _grows(job, wanted):
-        return _no_host(job, wanted, size, state)
     return None
 
 
-def _grows(job: KnownJob, wanted: Size) -> bool:
-    return job.held is None or wanted.workers > job.held.workers or wanted.servers > job.held.servers
+def _in_words(size: Size) -> str:
+    return f"{counted(size.workers, 'worker')} and {counted(size.servers, 'server')}"
 
 
-def _no_host(job: KnownJob, wanted: Size, size: str, state: BrainState) -> tuple[Reason, str, str] | None:
-    """What hosts have no room for, although all of them together have."""
-    if fits_hosts(job, wanted, state):
+def _no_host(
+    job: KnownJob, wanted: Size, state: BrainState, free: Callable[[], list[Budget]]
+) -> tuple[Reason, str, str] | None:
+    """What hosts have no room for, although all of them together have. `free`: of each host.
+
+    Not while a plan is under way, whose room is kept; and only what no host has room for member by member: where members of both
+    roles would have to share hosts better than ours looks for, a scheduler may still find how.
+    """
+    held = job.held
+    if held is None or job.change is not None or fits_hosts(job, wanted, state):
+        return None
+    each, workers, servers = job.charge(wanted), wanted.workers - held.workers, wanted.servers - held.servers
+    has_room = room_for(each.worker_cores, each.worker_memory_bytes, free()) >= workers
+    if has_room and room_for(each.server_cores, each.server_memory_bytes, free()) >= servers:
         return None
     needs = found_no_host(job, wanted, state).detail
-    return Reason.DOES_NOT_FIT_ANY_NODE, f"{size} need {needs}", "add a host, or make another job smaller"
+    return (
+        Reason.DOES_NOT_FIT_ANY_NODE,
+        f"{_in_words(wanted)} need {needs}",
+        "add a host, or make another job smaller",
+    )
 
 
 def _below_least(job: KnownJob, wanted: Size) -> str:

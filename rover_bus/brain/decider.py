@@ -287,9 +287,10 @@ class BrainDecider:
                 if host in self.state.hosts or known_lost:
                     yield HostGone(host=host, displaced=True, cause=cause)
             case JobEnded():
-                lost, past = self.watch.taken(fact.job), past_of(fact, known, self.state)
+                lost, watched_s = self.watch.taken(fact.job, now)
+                past = past_of(fact, known, self.state)
                 self.watch.forget(fact.job)
-                yield JobGone(job=fact.job, past=past, lost=lost, cause=cause)
+                yield JobGone(job=fact.job, past=past, lost=lost, watched_s=watched_s, cause=cause)
             case JobReported():
                 self.watch.report(fact, now)
             case PlanRequested():

@@ -155,7 +155,8 @@ def _let_go(state: BrainState, gone: JobGone) -> None:
     if known is not None and known.held is not None:
         offer_again(state)
     state.rules_off = {rule: off for rule, off in state.rules_off.items() if off.job != gone.job}
-    state.losses = state.losses.watch(0, 0.0, gone.lost)
+    members = len(known.members) if known is not None else 0
+    state.losses = state.losses.watch(members, gone.watched_s, gone.lost)
     if gone.past is not None:
         state.past = [*state.past, gone.past][-MOST_PAST:]
 
@@ -182,7 +183,7 @@ def _evolve_job(state: BrainState, record: OfOneJob) -> None:
             note_hosts(state, state.jobs[job], record)
             measure(state.jobs[job], record)
             members = len(state.jobs[job].members)
-            state.losses = state.losses.watch(members, record.seconds, record.lost)
+            state.losses = state.losses.watch(members, record.watched_s, record.lost)
             if shares_hosts(state.jobs[job].held):
                 recount(state, state.jobs[job])
         case PlanKept(job=job) | PlanRolledBack(job=job):

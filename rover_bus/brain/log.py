@@ -107,12 +107,13 @@ class JobSeen(Caused, frozen=True, kw_only=True, tag="brain.job.seen"):
 
 class JobGone(Caused, frozen=True, kw_only=True, tag="brain.job.gone"):
     """A job is over. `past`: what later ones may learn from it, None when it never ran. `lost`: members that were taken from
-    it since its last window, from outside.
+    it since its last window, from outside, in `watched_s`.
     """
 
     job: str
     past: PastJob | None = None
     lost: int = 0
+    watched_s: float = 0.0
 
 
 class ClusterObserved(Caused, frozen=True, kw_only=True, tag="brain.cluster.observed"):
@@ -221,7 +222,8 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     `server_bytes`, `server_cores`: by member name. `server_needs`: bytes that a server uses and that its next cuts will take.
     `cores_used`: of one member, by role. `cores_peak`: in its busiest tenths of a second, of roles where that was measured.
     `batch_s`: seconds that a batch took a worker, 0 where none was counted. `loss`, `auc`: means, 0 when not reported.
-    `lost`: members that were taken from the job since the window before, from outside.
+    `lost`: members that were taken from the job since the window before, from outside, in `watched_s`: a change begins a window
+    anew, this time goes on.
     """
 
     job: str
@@ -242,6 +244,7 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     total: int = 0
     log_sequence: int = 0
     lost: int = 0
+    watched_s: float = 0.0
 
 
 class BrainRuleSwitched(Caused, frozen=True, kw_only=True, tag="brain.rule.switched"):

@@ -17,11 +17,16 @@ from rover_bus.brain.standing_models import StandingModels
 from rover_bus.brain.state import KnownJob, counted
 from rover_bus.brain.wishes import Wish, declined, predicted, size_after, view_of
 from rover_bus.events.facts import MembersDesired
-from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, Member
+from rover_bus.events.identity import FAULTS_OF_THE_PROGRAM, IN_ORDER, Member
 
 LEAST_SAID = 0.0005  # of throughput
-# Reasons of losses that are no doing of the cluster's: it would lose no more by a job with more members.
-OF_ITS_OWN = FAULTS_OF_THE_PROGRAM | {"out_of_memory", "never_started", "restore_failed"}
+# Reasons of losses that are no doing of the cluster's: what the program did, what memory limits did, and what we did ourselves, as
+# with all that wait in a step which one lost member broke: that one alone was taken.
+OF_ITS_OWN = (
+    FAULTS_OF_THE_PROGRAM
+    | IN_ORDER
+    | {"out_of_memory", "never_started", "restore_failed", "step_broken", "replaced"}
+)
 
 
 def lost_workers(known: KnownJob, fact: MembersDesired) -> list[str]:

@@ -88,7 +88,7 @@ def _cut_to_capacity(size: Size, spec: JobSpec, state: BrainState) -> tuple[Size
     while totals_of(state).cores_bind and not _held_by(narrow, budgets):
         former, narrow = narrow, _narrower(narrow, spec)
         if narrow == former:
-            break
+            return cut, "; ".join(said)  # it is memory, or too much all the same
     if narrow != cut:
         said.append(f"with {narrow.worker_cores:.3g} cores a worker and {narrow.server_cores:.3g} a server")
     return narrow, "; ".join(said)

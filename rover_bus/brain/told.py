@@ -7,13 +7,16 @@ cluster.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from rover_bus.events.identity import Member, Role
 from rover_bus.events.invariants import Bytes, Checked, Cores, Count, Fraction, Members, Seconds
 from rover_bus.events.job import DataSpec, JobSpec, PlanSpec, Positive, RoleSpec, WorkersSpec
 from rover_bus.events.profiles import AnyProfile, HostProfile, ProcessSample, ServerProfile, WorkerProfile
 
+ToldBytes = Annotated[float, msgspec.Meta(ge=0, description="bytes; fractions, as of means, are cut off")]
 PLENTY_BYTES = 1 << 50  # of a host whose memory is not counted
 MEASURED = "measured"  # whose word processes are heard by: no host that could be missed
 
@@ -22,7 +25,7 @@ class ClusterHost(Checked, frozen=True, kw_only=True):
     """What a host can give. `cores_bind`: it holds members to their cores, so that cores are worth choosing."""
 
     cores: Cores
-    memory_bytes: Bytes = PLENTY_BYTES
+    memory_bytes: ToldBytes = PLENTY_BYTES
     cores_bind: bool = False
 
 
@@ -43,11 +46,11 @@ class TrainingJob(Checked, frozen=True, kw_only=True):
     max_workers: Members = 64
     worker_cores: Cores = 1.0
     most_worker_cores: Cores = 0.0  # above `worker_cores`: the Brain may give a worker up to so many
-    worker_memory_bytes: Bytes = 0
+    worker_memory_bytes: ToldBytes = 0
     max_servers: Members = 0
     server_cores: Cores = 1.0
     most_server_cores: Cores = 0.0
-    server_memory_bytes: Bytes = 0
+    server_memory_bytes: ToldBytes = 0
     change_s: Seconds = 30.0  # for which a change stops the job
     window_s: Seconds = 30.0  # what one measurement covers at least
     priority: int = 0
@@ -66,13 +69,13 @@ class TrainingJob(Checked, frozen=True, kw_only=True):
                 max_count=max(self.max_workers, self.workers),
                 cores=self.worker_cores,
                 max_cores=self.most_worker_cores,
-                memory_bytes=self.worker_memory_bytes,
+                memory_bytes=int(self.worker_memory_bytes),
             ),
             servers=RoleSpec(
                 max_count=self.max_servers,
                 cores=self.server_cores if self.max_servers else 0.0,
                 max_cores=self.most_server_cores,
-                memory_bytes=self.server_memory_bytes,
+                memory_bytes=int(self.server_memory_bytes),
             ),
             plan=PlanSpec(window_s=self.window_s, change_s=self.change_s, tenant=self.tenant),
             priority=int(self.priority),
@@ -100,8 +103,8 @@ class Measurement(Checked, frozen=True, kw_only=True):
     worker_cores_peak: Cores = 0.0  # in the busiest tenths of a second
     server_cores_peak: Cores = 0.0
     server_cores_busy: list[float] = []  # by server: cores that its tables kept busy
-    worker_memory_bytes: Bytes = 0
-    server_memory_bytes: Bytes = 0
+    worker_memory_bytes: ToldBytes = 0
+    server_memory_bytes: ToldBytes = 0
 
 
 class JobPlacement(Checked, frozen=True, kw_only=True):
@@ -195,7 +198,7 @@ def _processes(sample: Measurement, role: Role, count: int) -> list[ProcessSampl
             member=Member(role, i, 1),
             pid=1,
             cores_used=cores,
-            memory_bytes=used,
+            memory_bytes=int(used),
             cores_peak=peak,
         )
         for i in range(count)

@@ -119,7 +119,7 @@ class Brain:
         for name, host in hosts.items():
             if self._hosts.get(name) != host:
                 room = HostCapacity(
-                    cores=host.cores, memory_bytes=host.memory_bytes, cores_bind=host.cores_bind
+                    cores=host.cores, memory_bytes=int(host.memory_bytes), cores_bind=host.cores_bind
                 )
                 self._notice(host_facts.HostRegistered(host=name, daemon="library", capacity=room), now_s)
         left = self._hosts.keys() - hosts.keys()

@@ -51,6 +51,9 @@ class _Open:
     """One job's open window, and the latest of what comes without one."""
 
     began: float
+    watched: float = (
+        0.0  # since when losses are counted with no window yet: what restarts windows does not restart this
+    )
     sums: dict[Member, _Sum] = field(default_factory=dict)
     known: set[Member] = field(default_factory=set)
     server_bytes: dict[str, int] = field(default_factory=dict)
@@ -141,9 +144,11 @@ class JobSamples:
         """A member was taken from outside."""
         self._taken[job] += 1
 
-    def taken(self, job: str) -> int:
-        """Return how many members of a job were taken since it was last asked."""
-        return self._taken.pop(job, 0)
+    def taken(self, job: str, now: float) -> tuple[int, float]:
+        """Return how many members of a job were taken since it was last asked, and in how many seconds."""
+        opened = self._at(job, now)
+        watched_s, opened.watched = round(max(now - opened.watched, 0.0), 3), now
+        return self._taken.pop(job, 0), watched_s
 
     def kill(self, job: str, member: Member) -> None:
         """A member was killed for its memory."""
@@ -292,6 +297,7 @@ class JobSamples:
         former = [
             member for member, _ in known.former if member not in heard and opened.covers(member, window_s)
         ]
+        lost, watched_s = self.taken(job, now)
         closed = WindowClosed(
             job=job,
             seconds=round(age, 3),
@@ -309,7 +315,8 @@ class JobSamples:
             committed=opened.committed,
             total=opened.total,
             log_sequence=opened.log_sequence,
-            lost=self.taken(job),
+            lost=lost,
+            watched_s=watched_s,
             cause="samples",
         )
         opened.began = now
@@ -325,7 +332,7 @@ class JobSamples:
     def _at(self, job: str, now: float) -> _Open:
         opened = self._open.get(job)
         if opened is None:
-            opened = self._open[job] = _Open(now)
+            opened = self._open[job] = _Open(now, now)
         return opened
 
 

@@ -107,7 +107,7 @@ class Knowing(LiveBrain):
     """The live Brain with everything known from the start. `free`: changes cost nothing and failures do not happen."""
 
     def __init__(self, setting: Setting, free: bool = True, fitted: bool = False) -> None:
-        self.losses = LossCount(round(setting.failures_per_member_s * _COUNTED_S), _COUNTED_S)
+        self.losses = LossCount().watch(1, _COUNTED_S, round(setting.failures_per_member_s * _COUNTED_S))
         policy = msgspec.structs.replace(CLUSTER.policy, hazard=self.losses.hazard)
         restraint = msgspec.structs.replace(CLUSTER.restraint, growth=64.0) if free else CLUSTER.restraint
         rules = msgspec.structs.replace(CLUSTER, policy=policy, restraint=restraint)

@@ -22,6 +22,7 @@ class Hazard(msgspec.Struct, frozen=True, kw_only=True):
 PUBLISHED_PER_S = 0.00264 / 4800
 RECOVERY_S = 120.0
 PUBLISHED_WEIGHS = 0.1  # of a loss: clusters differ widely, and a bad one shows it in its first hours
+MOVED = 0.75  # of a doubling: nearer than this to what is believed it stays
 
 
 class LossCount(msgspec.Struct, frozen=True):
@@ -29,10 +30,15 @@ class LossCount(msgspec.Struct, frozen=True):
 
     lost: int = 0
     member_s: float = 0.0
+    doublings: int = 0  # of what is published, that are believed
 
     def watch(self, members: int, seconds: float, lost: int) -> LossCount:
         """So many members were watched for some seconds more, and so many were lost meanwhile."""
-        return LossCount(self.lost + lost, round(self.member_s + members * seconds, 3))
+        all_lost, member_s = self.lost + lost, round(self.member_s + members * seconds, 3)
+        rate = (PUBLISHED_WEIGHS + all_lost) / (PUBLISHED_WEIGHS / PUBLISHED_PER_S + member_s)
+        exactly = max(math.log2(rate / PUBLISHED_PER_S), 0.0)
+        moved = abs(exactly - self.doublings) > MOVED
+        return LossCount(all_lost, member_s, round(exactly) if moved else self.doublings)
 
     @property
     def hazard(self) -> Hazard:
@@ -41,8 +47,7 @@ class LossCount(msgspec.Struct, frozen=True):
         Never less than that, by which 64 members lose 0.4 % of their time, and in powers of two of it: what is decided by it stays
         until it is much in doubt, and in a cluster that loses nothing for good.
         """
-        rate = (PUBLISHED_WEIGHS + self.lost) / (PUBLISHED_WEIGHS / PUBLISHED_PER_S + self.member_s)
-        return _hazard(max(round(math.log2(rate / PUBLISHED_PER_S)), 0))
+        return _hazard(self.doublings)
 
 
 @lru_cache(maxsize=64)

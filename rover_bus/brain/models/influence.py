@@ -19,6 +19,7 @@ from rover_bus.brain.models.statistics import Statistics, fit_line
 LEAST_ROWS = 6  # fewer do not say which of them is the wrong one
 MOST_SHARE = 8  # at most one row in so many is left out: beyond that the form is wrong, not the rows
 ABSURD = 1e4  # times the middle speed of a table, or as much below it: no size of a job is, whatever the form
+_FINE_SHARE = 0.75  # of a table's rows, at least: else it is not told which are the absurd ones
 _LEAST_FACTOR = math.log(3.0)  # measured against predicted by the rest, log units
 _FEW_FACTOR = math.log(30.0)  # the same below `MOST_SHARE` rows, of which a form goes through nearly any five
 _SIGMAS = 8.0
@@ -58,14 +59,18 @@ def find_suspects(observations: Observations, form: Form) -> list[Suspect]:
         del kept[best]
     judges = some[kept]
     by, _ = _missed(observations, form, judges, absurd)
+    if not by.any():  # the others are too few for a line: their middle speed says as much
+        by = np.log(np.median(observations.throughput[believed]) / observations.throughput[absurd])
     first = [Suspect(int(row), _factor(miss)) for row, miss in zip(absurd, by, strict=True)]
     return [*first, *found, *_contradicted(observations, form, judges, np.setdiff1d(believed, some))]
 
 
 def _sorted_out(speeds: FloatArray) -> tuple[Rows, Rows]:
-    """The rows whose speed may be, and those whose speed is absurd beside the middle of all."""
+    """The rows whose speed may be, and those whose speed is absurd beside the middle of all; none where many would be."""
     usual = np.median(speeds) if len(speeds) else 1.0
     fine = (speeds < usual * ABSURD) & (speeds > usual / ABSURD)
+    if fine.sum() < _FINE_SHARE * len(speeds):
+        fine = np.ones(len(speeds), dtype=np.bool_)
     return np.flatnonzero(fine), np.flatnonzero(~fine)
 
 
@@ -88,7 +93,7 @@ def _contradicted(observations: Observations, form: Form, judges: Rows, others: 
 
 def _factor(miss: float) -> float:
     """How many times what was predicted was measured: of speeds, where a miss is of seconds."""
-    return math.exp(min(-miss, 700.0))
+    return math.exp(max(min(-miss, 700.0), -700.0))
 
 
 def find_doubts(observations: Observations, form: Form) -> list[Suspect]:
@@ -123,7 +128,8 @@ def _evenly(rows: int) -> Rows:
 
 def _columns(observations: Observations, form: Form) -> tuple[FloatArray, FloatArray]:
     at = observations.configurations
-    return form.design(at), form.seconds(at, observations.throughput)
+    with np.errstate(over="ignore"):  # a speed of next to nothing takes for ever
+        return form.design(at), form.seconds(at, observations.throughput)
 
 
 def _left_out(design: FloatArray, seconds: FloatArray, kept: list[int], row: int) -> tuple[float, float]:

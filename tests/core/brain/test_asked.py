@@ -7,7 +7,7 @@ from life_of_jobs import GIB, Life
 
 from rover_bus.brain.asked import refuse_size
 from rover_bus.brain.decisions.arbitration import Budget
-from rover_bus.brain.state import BrainState, KnownJob
+from rover_bus.brain.state import BrainState, Change, KnownJob
 from rover_bus.events import facts
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, Member
@@ -207,3 +207,38 @@ def test_what_all_hosts_have_and_no_single_one_is_refused_by_what_the_roomiest_h
     state.hosts = {"a": HostCapacity(cores=9.0, memory_bytes=GIB)}
     state.host_load, own.where = {"a": (3.5, 0.0)}, dict.fromkeys(own.where, "a")
     assert refuse_size(own, held.replace(workers=4), state) is None
+
+
+def held_on(hosts: dict[str, HostCapacity], where: dict[str, str], size: Size) -> tuple[KnownJob, BrainState]:
+    own = known(size)
+    own.members = [Member(*name.split("-"), 1) for name in where]  # type: ignore[arg-type]
+    own.members = [Member(each.role, int(each.index), 1) for each in own.members]
+    own.where = where
+    return own, BrainState(hosts=hosts, jobs={"j": own})
+
+
+def test_room_that_a_plan_under_way_keeps_refuses_no_other_plan() -> None:
+    size = Size(workers=1, servers=1, worker_cores=1.0, server_cores=1.0)
+    host = {"h": HostCapacity(cores=8, memory_bytes=GIB)}
+    own, state = held_on(host, {"worker-0": "h", "ps-0": "h"}, size)
+    state.host_load = {"h": (8.0, 0.0)}  # a plan for seven workers waits for a person
+    own.change = Change(2, "scale", size, size.replace(workers=7), 0.0, 0.0, waits=True)
+    assert refuse_size(own, size.replace(workers=6), state) is None
+
+
+def test_a_worker_that_one_host_of_many_has_room_for_is_not_refused() -> None:
+    size = Size(workers=1, servers=1, worker_cores=8.0, server_cores=1.0)
+    narrow, wide = HostCapacity(cores=4, memory_bytes=64 * GIB), HostCapacity(cores=64, memory_bytes=GIB)
+    own, state = held_on({"a": narrow, "big": wide, "h": wide}, {"worker-0": "h", "ps-0": "h"}, size)
+    state.host_load = {"h": (64.0, 0.0)}
+    assert refuse_size(own, size.replace(workers=2), state) is None
+
+
+def test_the_most_that_may_be_asked_for_is_said_of_large_jobs_too() -> None:
+    own = known(Size(workers=2000, servers=1, worker_cores=1.0, server_cores=1.0))
+    own.spec = own.spec.replace(workers=WorkersSpec(max_count=9000))
+    state = BrainState(hosts={"h": HostCapacity(cores=2600, memory_bytes=GIB)}, jobs={"j": own})
+    assert own.held is not None
+    refused = refuse_size(own, own.held.replace(workers=3000), state)
+    assert refused is not None
+    assert "ask for 2599 workers at the most" in refused[1]

@@ -258,6 +258,14 @@ def test_a_start_has_no_more_cores_than_there_are_unless_its_user_asks_for_them(
     assert first_size(spec, state)[0].worker_cores == start
 
 
+def test_no_cores_are_given_up_for_memory_that_is_not_there() -> None:
+    state = cluster({}, 8.0, 2 * GIB)
+    state.hosts = {name: msgspec.structs.replace(host, cores_bind=True) for name, host in state.hosts.items()}
+    workers = WorkersSpec(count=4, cores=0.5, start_cores=2.0, max_cores=8.0, memory_bytes=GIB)
+    size, decision, _ = first_size(of_ann(workers=workers, servers=RoleSpec(cores=0.1)), state)
+    assert (size.worker_cores, "cores a worker" in decision.detail) == (2.0, False)
+
+
 def test_a_warm_start_is_cut_to_its_tenants_quota() -> None:
     state = cluster({}, 8.0)
     state.past, state.started_quotas = [past(6, 1)], {"t": Budget(2.0, 8 * GIB)}

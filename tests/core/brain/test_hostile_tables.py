@@ -129,6 +129,29 @@ def test_two_corrupt_rows_in_ten_are_named(mode: str | None) -> None:
         assert median_error(fit) < 0.3
 
 
+@pytest.mark.parametrize(
+    "speeds", [(100.0, 1e12), (100.0, 190.0, 1e12), (100.0, 190.0, 1e12, 2e12), (1e3,), (5.0,) * 6]
+)
+def test_no_row_of_a_table_is_absurd_where_it_cannot_be_told_which(speeds: tuple[float, ...]) -> None:
+    table = with_speeds(speeds)
+    assert [suspect.row for suspect in find_suspects(table.observations(64.0), SYNCHRONOUS)] == []
+
+
+def test_a_row_of_next_to_nothing_is_named() -> None:
+    speeds = (100.0, 190.0, 1e-310, 340.0, 400.0)
+    [row] = find_suspects(with_speeds(speeds).observations(64.0), SYNCHRONOUS)
+    [fit] = fit_and_predict(with_speeds(speeds), with_speeds(speeds))
+    assert row.row == 2
+    assert any("left out" in warning for warning in fit.warnings)
+
+
+def with_speeds(speeds: tuple[float, ...]) -> Table:
+    n = len(speeds)
+    at = Configurations.of(np.arange(1.0, n + 1), np.ones(n))
+    numbers = tuple(range(1, n + 1))
+    return Table("t.csv", "steps", at, np.array(speeds), ("",) * n, ("sync",) * n, numbers=numbers)
+
+
 def test_a_corrupt_row_of_a_long_table_is_named_wherever_it_stands() -> None:
     table = table_of(steps, 1, most_workers=100, noise=0.02)
     n, at = len(table), np.arange(len(table))

@@ -134,7 +134,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
             samples_per_s=np.int64(5),
             input_share=np.float64(0.5),
             worker_cores_used=np.float64(0.5),
-            server_memory_bytes=np.float32(0.0),
+            server_memory_bytes=np.float32(2e9 / 3),
         )
         brain.observe(sample, np.int64(60 * window))
     brain.end("one", np.float64(300.0))
@@ -162,8 +162,8 @@ def test_a_value_outside_its_range_names_its_field() -> None:
         TrainingJob(name="one", max_workers=-1)
     with pytest.raises(ValueError, match="samples_per_s"):
         Measurement(job="one", seconds=1.0, samples_per_s="fast")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"worker_memory_bytes must be a whole number, not 2\.5"):
-        TrainingJob(name="one", worker_memory_bytes=2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"max_workers must be a whole number, not 2\.5"):
+        TrainingJob(name="one", max_workers=2.5)  # type: ignore[arg-type]
 
 
 def test_hosts_that_go_take_their_ring_along_and_it_begins_again_on_the_others() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import msgspec
 import numpy as np
 import pytest
 from brain_states import cluster, runs, size
@@ -11,8 +14,8 @@ from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.log import JobGone
 from rover_bus.brain.models.hazard import PUBLISHED_PER_S, LossCount
 from rover_bus.brain.v1 import Brain
-from rover_bus.events.facts import JobEnded, MemberLost
-from rover_bus.events.identity import Member
+from rover_bus.events.facts import JobEnded, MemberLost, MembersDesired
+from rover_bus.events.identity import DesiredMember, Member, Resources
 from rover_bus.events.inputs import Observed, Sampled, Ticked
 from rover_bus.events.profiles import WorkerProfile
 
@@ -37,6 +40,15 @@ def test_where_none_is_lost_what_is_published_is_believed_for_good() -> None:
     assert LossCount().watch(1000, 1000 * HOUR_S, 0).hazard is LossCount().hazard, "no front is made again"
 
 
+def test_what_is_believed_does_not_go_back_and_forth() -> None:
+    true, count = PUBLISHED_PER_S * 2**2.5, LossCount()  # between two of the steps
+    rng, seen = np.random.default_rng(1), list[float]()
+    for _ in range(2000):
+        count = count.watch(1000, 600.0, int(rng.poisson(true * 1000 * 600.0)))
+        seen.append(rate(count))
+    assert sum(one != other for one, other in pairwise(seen)) <= 4
+
+
 def lose(brain: BrainDecider, reason: str, at: int) -> None:
     lost = MemberLost(job="one", member=Member("worker", 0, 1), reason=reason, position=(at, 0))
     brain.decide(Observed(lost, f"F:{at}"), 1.0)
@@ -52,6 +64,7 @@ def watched(reasons: list[str]) -> BrainDecider:
 
 def test_the_next_window_counts_what_the_cluster_took_and_no_fault_of_the_program() -> None:
     reasons = ["killed", "host_lost", "evicted", "failed", "crashed", "out_of_memory", "never_started"]
+    reasons += ["step_broken"] * 7 + ["completed", "drained", "replaced", "restore_failed"]
     brain = watched(reasons)
     workers = [member for member in brain.state.jobs["one"].members if member.role == "worker"]
     members = len(brain.state.jobs["one"].members)
@@ -62,6 +75,21 @@ def test_the_next_window_counts_what_the_cluster_took_and_no_fault_of_the_progra
         brain.decide(Ticked(), float(second))
     assert brain.state.losses.lost == 3
     assert 30 * members <= brain.state.losses.member_s <= 80 * members
+
+
+def test_time_before_a_change_counts_though_no_window_has_it() -> None:
+    brain = watched([])
+    job = brain.state.jobs["one"]
+    again = MembersDesired(
+        job="one",
+        term=1,
+        plan=9,
+        members=[DesiredMember(member=each, host="h", resources=Resources()) for each in job.members],
+    )
+    for second in (2.0, 22.0, 42.0):  # each begins its window anew
+        brain.decide(Observed(msgspec.structs.replace(again, position=(int(second), 0)), "F:1"), second)
+    brain.decide(Observed(JobEnded(job="one", state="failed"), "F:9"), 52.0)
+    assert brain.state.losses.member_s == pytest.approx(50 * len(job.members), rel=0.05)
 
 
 def test_a_job_that_ends_by_its_losses_has_them_counted() -> None:

@@ -34,12 +34,13 @@ class Mine(World):
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with somebody's module, which imports one beside it, a package whose world imports from another folder, and data."""
     folder = tmp_path / "theirs"
-    for within in ("", "package", "package/worlds", "package/laws"):
+    for within in ("", "package", "package/worlds", "package/laws", "package/whole"):
         (folder / within).mkdir()
     (folder / "somebodys_world.py").write_text(WORLD.format(other="somebodys_curves", data=folder / "data"))
     (folder / "somebodys_curves.py").write_text("SLOPE = 1\n")
     inner = WORLD.format(other="package.laws.curve", data=folder / "data")
     (folder / "package/worlds/mine.py").write_text(inner)
+    (folder / "package/whole/__init__.py").write_text(inner)
     (folder / "package/laws/curve.py").write_text("SLOPE = 1\n")
     (folder / "data").write_text("1")
     monkeypatch.syspath_prepend(str(folder))
@@ -82,6 +83,7 @@ def test_cells_of_other_conditions_are_not_believed(tmp_path: Path) -> None:
         (FOREIGN, "somebodys_curves.py"),
         (FOREIGN, "data"),
         (PACKAGED, "package/laws/curve.py"),
+        ("package.whole:Mine", "package/laws/curve.py"),
     ],
 )
 def test_cells_of_somebodys_world_are_run_again_when_it_what_it_imports_or_what_it_reads_was_edited(
@@ -112,6 +114,15 @@ def test_cells_of_a_world_that_inherits_w2_are_run_again_when_its_speeds_change(
     speeds.write_text("other\n")
     forget()
     assert Kept(path).missing(bent, 1.0, 7, CONDITIONS, [A]) == (A,)
+
+
+def test_cells_of_worlds_that_are_gone_are_passed_over(tmp_path: Path, foreign: Path) -> None:
+    path = tmp_path / "cells"
+    for world in ("W9", "nowhere:Mine", "somebodys_world:Gone"):
+        key = json.dumps(["0" * 16, world, 1.0, 7, []])
+        path.write_text(json.dumps({"key": key, "cell": {A: {}}}) + "\n")
+        assert ground_digest(world) == "absent"
+        assert Kept(path).groups() == {}
 
 
 def test_an_edited_policy_is_run_again_and_its_rivals_are_not(tmp_path: Path, foreign: Path) -> None:

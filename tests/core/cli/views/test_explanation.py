@@ -206,7 +206,7 @@ def test_how_often_members_are_lost_is_said() -> None:
     job = known()
     state = cluster(job)
     assert "a member is counted on for 505 h (0 were lost here)" in text_of(job, state)
-    state.losses = LossCount(40, 3.6e6)
+    state.losses = LossCount().watch(1, 3.6e6, 40)
     assert "a member is counted on for 32 h (40 were lost here)" in text_of(job, state)
 
 
