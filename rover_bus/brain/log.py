@@ -222,8 +222,8 @@ class WindowClosed(Caused, frozen=True, kw_only=True, tag="brain.window"):
     `server_bytes`, `server_cores`: by member name. `server_needs`: bytes that a server uses and that its next cuts will take.
     `cores_used`: of one member, by role. `cores_peak`: in its busiest tenths of a second, of roles where that was measured.
     `batch_s`: seconds that a batch took a worker, 0 where none was counted. `loss`, `auc`: means, 0 when not reported.
-    `lost`: members that were taken from the job since the window before, from outside, in `watched_s`: a change begins a window
-    anew, this time goes on.
+    `lost`: members that were taken from the job since the window before, from outside, in `watched_s`: a change begins another
+    window, this time goes on.
     """
 
     job: str

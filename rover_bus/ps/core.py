@@ -260,8 +260,7 @@ class ServerCore:
             raise
 
     def _follow(self, request: Follow) -> Reply:
-        refusal = admission.decide_peer(self.state, request.fence)
-        if refusal:
+        if refusal := admission.decide_peer(self.state, request.fence):
             return self._refuse(refusal)
         self.route(request.routing)
         return Acked()
@@ -292,9 +291,7 @@ class ServerCore:
             self.count("malformed")
             return messages.encode(messages.RefusedMessage(code=error.code, message=str(error)))
         except (MemoryError, NotEnoughMemory) as error:
-            if (
-                self.state is not before
-            ):  # it is done whole, and only its answer found no room: no refusal of it is true
+            if self.state is not before:  # it is done whole: no refusal of it is true
                 raise MemoryError from error
             self.count("refused_not_enough_memory")
             return messages.encode(early.no_room(error, self.state.routing))

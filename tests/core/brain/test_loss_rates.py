@@ -86,7 +86,7 @@ def test_time_before_a_change_counts_though_no_window_has_it() -> None:
         plan=9,
         members=[DesiredMember(member=each, host="h", resources=Resources()) for each in job.members],
     )
-    for second in (2.0, 22.0, 42.0):  # each begins its window anew
+    for second in (2.0, 22.0, 42.0):  # each begins another window
         brain.decide(Observed(msgspec.structs.replace(again, position=(int(second), 0)), "F:1"), second)
     brain.decide(Observed(JobEnded(job="one", state="failed"), "F:9"), 52.0)
     assert brain.state.losses.member_s == pytest.approx(50 * len(job.members), rel=0.05)

@@ -32,7 +32,7 @@ class Mine(World):
 
 @pytest.fixture
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with somebody's module, which imports one beside it, a package whose world imports from another folder, and data."""
+    """A folder with a foreign module, which imports one beside it, a package whose world imports from another folder, and data."""
     folder = tmp_path / "theirs"
     for within in ("", "package", "package/worlds", "package/laws", "package/whole"):
         (folder / within).mkdir()
