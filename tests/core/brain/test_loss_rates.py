@@ -66,18 +66,23 @@ def test_the_next_window_counts_what_the_cluster_took_and_no_fault_of_the_progra
     reasons = ["killed", "host_lost", "evicted", "failed", "crashed", "out_of_memory", "never_started"]
     reasons += ["step_broken"] * 7 + ["completed", "drained", "replaced", "restore_failed"]
     brain = watched(reasons)
-    workers = [member for member in brain.state.jobs["one"].members if member.role == "worker"]
     members = len(brain.state.jobs["one"].members)
-    for second in range(2, 80):
-        for member in workers:
-            profile = WorkerProfile(window_s=1.0, job="one", member=member, samples=100, batches=1)
-            brain.decide(Sampled(profile), float(second))
-        brain.decide(Ticked(), float(second))
+    train(brain, 2, 80)
     assert brain.state.losses.lost == 3
     assert 30 * members <= brain.state.losses.member_s <= 80 * members
 
 
-def test_time_before_a_change_counts_though_no_window_has_it() -> None:
+def train(brain: BrainDecider, since: int, until: int) -> None:
+    workers = [member for member in brain.state.jobs["one"].members if member.role == "worker"]
+    for second in range(since, until):
+        for member in workers:
+            profile = WorkerProfile(window_s=1.0, job="one", member=member, samples=100, batches=1)
+            brain.decide(Sampled(profile), float(second))
+        brain.decide(Ticked(), float(second))
+
+
+@pytest.mark.parametrize("in_a_window", [False, True])
+def test_time_before_a_change_counts_though_no_window_has_it(in_a_window: bool) -> None:
     brain = watched([])
     job = brain.state.jobs["one"]
     again = MembersDesired(
@@ -88,6 +93,11 @@ def test_time_before_a_change_counts_though_no_window_has_it() -> None:
     )
     for second in (2.0, 22.0, 42.0):  # each begins another window
         brain.decide(Observed(msgspec.structs.replace(again, position=(int(second), 0)), "F:1"), second)
+    if in_a_window:
+        train(brain, 43, 52 + round(job.spec.plan.window_s))
+        assert job.windows
+        assert brain.state.losses.member_s >= (40 + job.clock_s - 1000.0) * len(job.members)
+        return
     brain.decide(Observed(JobEnded(job="one", state="failed"), "F:9"), 52.0)
     assert brain.state.losses.member_s == pytest.approx(50 * len(job.members), rel=0.05)
 
