@@ -32,9 +32,8 @@ from bench.living.stage import run_rover, running
 from bench.processes import pss_bytes
 from rover_bus.cli.demo.slowing import slowed
 from rover_bus.cli.stack import RunningStack
-from rover_bus.events import facts, subjects
+from rover_bus.events import cgroup, facts, subjects
 from rover_bus.events.streams import FACTS
-from rover_bus.node.local import cgroup
 from rover_bus.node.local.capacity import read_capacity
 from rover_bus.node.local.layout import IncarnationDirectory, StartRecord
 

@@ -252,8 +252,8 @@ class RunningStack:
 
     def lose_host(self) -> None:
         """Take this host away as a power cut does: everything that runs on it, and its memory; it is not started again."""
+        from rover_bus.events.cgroup import find
         from rover_bus.flash.places import host_root
-        from rover_bus.node.local.cgroup import find
         from rover_bus.node.local.cores import CoreGroups
         from rover_bus.node.local.proctree import bearing
 

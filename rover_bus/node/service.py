@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rover_bus.events import credentials
 from rover_bus.events.bus import Bus
+from rover_bus.events.cgroup import out_of_memory_counter
 from rover_bus.events.errors import BusError, InputError, Refused
 from rover_bus.events.logs import get_logger
 from rover_bus.events.settings import DEFAULTS, Settings
@@ -26,7 +27,6 @@ from rover_bus.node.daemon import Daemon
 from rover_bus.node.host import Host, no_credential
 from rover_bus.node.local import layout, locks
 from rover_bus.node.local.capacity import read_machine
-from rover_bus.node.local.cgroup import out_of_memory_counter
 from rover_bus.node.local.platform import LocalPlatform
 from rover_bus.node.local.reading_logs import read_log_pieces
 from rover_bus.node.local.spawning import MemberSettings

@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from rover_bus.events.cgroup import Cgroup, CgroupLimits, find, read_limits
 from rover_bus.events.identity import HostCapacity
-from rover_bus.node.local.cgroup import Cgroup, CgroupLimits, find, read_limits
 
 
 @dataclass(frozen=True, slots=True)

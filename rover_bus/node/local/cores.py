@@ -16,8 +16,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from rover_bus.node.local import cgroup, proctree
-from rover_bus.node.local.cgroup import Cgroup
+from rover_bus.events import cgroup
+from rover_bus.events.cgroup import Cgroup
+from rover_bus.node.local import proctree
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 PERIOD_US = 100_000  # the kernel's default, and what Kubernetes takes

@@ -16,11 +16,12 @@ from types import MappingProxyType
 
 import msgspec
 
+from rover_bus.events import cgroup
+from rover_bus.events.cgroup import Cgroup, CgroupLimits, CgroupUsage
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.events.profiles import HostProfile, ProcessSample
-from rover_bus.node.local import cgroup, proctree
+from rover_bus.node.local import proctree
 from rover_bus.node.local.capacity import Machine, parse_meminfo
-from rover_bus.node.local.cgroup import Cgroup, CgroupLimits, CgroupUsage
 
 RESOURCES = ("cpu", "memory", "io")
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from rover_bus.events.cgroup import Cgroup
 from rover_bus.events.identity import Resources
 from rover_bus.events.peaks import PERIOD_S
 from rover_bus.node.local.capacity import read_machine
-from rover_bus.node.local.cgroup import Cgroup
 from rover_bus.node.local.cores import CoreGroups
 from rover_bus.node.local.platform import LocalPlatform
 

@@ -9,7 +9,8 @@ version 1 file formats.
 from collections.abc import Mapping
 from pathlib import Path
 
-from rover_bus.node.local import cgroup, sampling
+from rover_bus.events import cgroup
+from rover_bus.node.local import sampling
 
 RECORDED = Path(__file__).parent / "recorded" / "cgroup2"
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from rover_bus.events.cgroup import Cgroup, CgroupLimits, CgroupUsage
 from rover_bus.events.identity import HostCapacity, Member
 from rover_bus.node.local import sampling
 from rover_bus.node.local.capacity import capacity, parse_meminfo, read_capacity
-from rover_bus.node.local.cgroup import Cgroup, CgroupLimits, CgroupUsage
 from rover_bus.node.local.sampling import GroupUse, Reading, parse_busy_s, parse_stalled_s, profile
 
 WORKER = ("demo", Member("worker", 1, 3), 77)

@@ -1,7 +1,7 @@
 """Control groups, versions 1 and 2: the limits we live under, what is used of them, how often we were throttled.
 
-Read by capacity.py and sampling.py below a `root` ("/" or a recorded tree); apart because the two versions, hybrids and
-containers name the same five figures in ten ways. A limit of an ancestor binds as well, so each is the least along the path.
+Read by daemons (node/local) below a `root` ("/" or a recorded tree); apart because the two versions, hybrids and containers name
+the same five figures in ten ways. A limit of an ancestor binds as well, so each is the least along the path.
 Source: kernel documentation, admin-guide/cgroup-v1 and cgroup-v2.
 """
 
