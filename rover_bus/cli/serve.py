@@ -433,6 +433,7 @@ async def _serve_node_agent(bus: NatsBus, options: ServiceOptions, stop: asyncio
 
 async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) -> None:
     from rover_bus.events.identity import Member
+    from rover_bus.events.own_cores import cores_held
     from rover_bus.flash.places import host_root
     from rover_bus.node.local.layout import parts_directory
     from rover_bus.ps.service import ServerPlace, serve_job
@@ -447,6 +448,7 @@ async def _serve_ps(bus: NatsBus, options: ServiceOptions, stop: asyncio.Event) 
         pid=os.getpid(),
         bind=options.bind,
         stages_at=os.environ.get("ROVER_STAGES_AT", ""),
+        cores_held=cores_held(os.environ.get("ROVER_CORES", "")),
     )
     secret = SharedSecret(partial(credentials.of_sockets, os.environ, options.secret_file))
     serving = serve_job(bus, options.job, me, secret=secret, nonce=secrets.token_hex(8), place=place)

@@ -29,6 +29,7 @@ from rover_bus.events.bus import Bus
 from rover_bus.events.errors import AccessDenied, BusError, Refused, RoverError
 from rover_bus.events.identity import Member
 from rover_bus.events.job import Dataset, JobSpec
+from rover_bus.events.own_cores import cores_held
 from rover_bus.events.own_use import read_own_seconds, take_own_peak
 from rover_bus.events.peaks import Peaks, follow
 from rover_bus.events.profiles import WorkerProfile
@@ -61,7 +62,12 @@ class Connected:
         self, environment: Environment, nonce: str, pid: int, connect: Connect | None = None
     ) -> None:
         self.worker = Worker(
-            environment.member, nonce, host=environment.host, pid=pid, external=environment.external
+            environment.member,
+            nonce,
+            host=environment.host,
+            pid=pid,
+            external=environment.external,
+            cores_held=cores_held(environment.cores),
         )
         self._environment = environment
         self._connect = connect or (lambda: _connect(environment))

@@ -21,7 +21,7 @@ class Environment:
     """What the platform says. `spec_file` and `summary_file` are for runs of a job file in one process (`rover run --plain`);
     `job_file` is the one that a person names for a program that runs alone. `loaded_file`: where the platform wants to read what
     was loaded when this worker joined, for spares of the job; `spares_at`: whose daemon is told it instead, of the run `uid`.
-    `member_dir`: where it leaves a credential that replaces the first.
+    `member_dir`: where it leaves a credential that replaces the first. `cores`: what its member was given (`own_cores`).
 
     `grace_s`: how long a drain tries to reach servers and master that do not answer; to be kept below the platform's own grace.
     """
@@ -40,6 +40,7 @@ class Environment:
     spares_at: str = ""
     uid: str = ""
     member_dir: str = ""
+    cores: str = ""
     grace_s: float = 5.0
 
     @property
@@ -94,4 +95,5 @@ _TEXTS = (
     "spares_at",
     "uid",
     "member_dir",
+    "cores",
 )

@@ -97,8 +97,8 @@ class Worker:
         *,
         host: str = "",
         pid: int = 0,
-        version: str = "",
         external: bool = False,
+        cores_held: bool | None = None,
     ) -> None:
         self.member = member
         self.external = external
@@ -121,7 +121,8 @@ class Worker:
         self.over = False  # nothing more will be said
         self.end: Refused | None = None  # why, when it was not our own wish
         self.incarnations = 1
-        self._nonce, self._host, self._pid, self._version = nonce, host, pid, version
+        self._nonce, self._host, self._pid = nonce, host, pid
+        self._cores_held = cores_held
         self._leases: dict[int, HeldLease] = {}
         self._waiting: deque[HeldLease] = deque()  # those with batches not handed out
         self._pace = Pace()
@@ -281,9 +282,9 @@ class Worker:
             nonce=self._nonce,
             host=self._host,
             pid=self._pid,
-            version=self._version,
             release=__version__,
             format=FORMAT,
+            cores_held=self._cores_held,
         )
 
     def _goodbye(self) -> Request:

@@ -1,7 +1,8 @@
 """Control groups, versions 1 and 2: the limits we live under, what is used of them, how often we were throttled.
 
-Read by daemons (node/local) below a `root` ("/" or a recorded tree); apart because the two versions, hybrids and containers name
-the same five figures in ten ways. A limit of an ancestor binds as well, so each is the least along the path.
+Read by daemons (node/local), and by members of their own group (own_cores.py), below a `root` ("/" or a recorded tree); apart
+because the two versions, hybrids and containers name the same five figures in ten ways. A limit of an ancestor binds as well, so
+each is the least along the path.
 Source: kernel documentation, admin-guide/cgroup-v1 and cgroup-v2.
 """
 
@@ -98,6 +99,12 @@ def read_limits(group: Cgroup) -> CgroupLimits:
         min((each for each in cores if each is not None), default=None),
         min((each for each in memory if each is not None and each < NO_LIMIT_BYTES), default=None),
     )
+
+
+def own_cores(group: Cgroup) -> float | None:
+    """Return the quota of our own group alone, in cores; None where it has none."""
+    read = _cores_2 if group.version == 2 else _cores_1
+    return next((read(each) for each in group.cpu[:1]), None)
 
 
 def _cores_2(directory: Path) -> float | None:

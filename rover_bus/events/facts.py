@@ -159,6 +159,7 @@ class MemberAdmitted(MasterFact, frozen=True, kw_only=True, tag="member.admitted
 
     `stages_at`: what keeps a server's parts where it is not the daemon of its host: it goes when the server goes.
     `release`, `format`: what it runs, and the last format that it reads; "" and 1 of one that says neither (0.3.0).
+    `cores_held`: whether its own control group holds it to the cores that it was given; None: it did not say.
     """
 
     member: Member
@@ -170,6 +171,7 @@ class MemberAdmitted(MasterFact, frozen=True, kw_only=True, tag="member.admitted
     stages_at: str = ""
     release: str = ""
     format: Count = 1
+    cores_held: bool | None = None
 
 
 class MemberLost(MasterFact, frozen=True, kw_only=True, tag="member.lost.v1"):

@@ -87,7 +87,8 @@ class SlotTraffic(msgspec.Struct, frozen=True, kw_only=True):
 class JoinRequest(Request, frozen=True, kw_only=True, tag="join.v1"):
     """A process asks to be its member. `nonce` makes it idempotent; incarnation 0 asks for one.
 
-    `release`, `format`: of rover_bus in it, and the last format that it reads.
+    `release`, `format`: of rover_bus in it, and the last format that it reads. `cores_held`: whether its own control group holds it
+    to the cores that it was given; None: it cannot tell, or its host's daemon can.
     """
 
     nonce: str
@@ -98,6 +99,7 @@ class JoinRequest(Request, frozen=True, kw_only=True, tag="join.v1"):
     version: str = ""
     release: str = ""
     format: int = 1
+    cores_held: bool | None = None
 
 
 class JoinReply(Reply, frozen=True, kw_only=True, tag="joined.v1"):

@@ -298,10 +298,11 @@ def _container(
 def _environment(settings: PodSettings, run: Incarnation, secret: bool, stages: bool) -> list[Json]:
     """What every platform gives a member; the node where it really is, and its address there, come from the kubelet."""
     tenant, job = split_job(run.job)
+    cores = run.desired.resources.cores
     plain = {
         "PYTHONUNBUFFERED": "1",
         **settings.environment,
-        **threads(run.desired.resources.cores, run.member.role),
+        **threads(cores, run.member.role),
         **run.desired.environment,
         "ROVER_JOB": job,
         "ROVER_TENANT": tenant,
@@ -310,6 +311,7 @@ def _environment(settings: PodSettings, run: Incarnation, secret: bool, stages: 
         "ROVER_INCARNATION": str(run.member.incarnation),
         "ROVER_GRACE_S": f"{run.desired.grace_s / 2:g}",
         **({"ROVER_STAGING": settings.memory} if stages else {}),
+        **({"ROVER_CORES": f"{cores:g}"} if cores else {}),  # whether it is held to them the member says
     }
     found = {"ROVER_HOST": "spec.nodeName", "ROVER_BIND": "status.podIP"}
     made: list[Json] = [{"name": key, "value": value} for key, value in plain.items() if key not in found]

@@ -61,6 +61,7 @@ def join(state: State, request: JoinRequest, successors: Successors, now: float)
         stages_at=request.stages_at,
         release=request.release,
         format=max(request.format, 1),
+        cores_held=request.cores_held,
         start=recovery.start_of(state, member) if member.role == "ps" else None,
         cause=cause,
     )

@@ -403,6 +403,7 @@ class ServerPlace:
     pid: int = 0
     bind: str = ""
     stages_at: str = ""
+    cores_held: bool | None = None
 
 
 async def serve_job(
@@ -430,6 +431,7 @@ async def serve_job(
         stages_at=place.stages_at,
         release=__version__,
         format=FORMAT,
+        cores_held=place.cores_held,
     )
     run, run_patiently = partial(_run_on, server), partial(_run_on, server, patient=True)
     thread = TableThread(core, run, run_patiently, time.thread_time)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -143,6 +144,31 @@ def test_peaks_are_read_from_the_groups_of_members(play: Play, tmp_path: Path, v
         await rig.ended(run)
 
     play(scene)
+
+
+READS = """
+import pathlib, sys
+from rover_bus.events.own_cores import cores_held
+pathlib.Path(sys.argv[1]).write_text(repr(cores_held(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("cores", "given", "said"), [(0.5, "0.5", True), (0.5, "2", None), (0.0, "0.5", False)]
+)
+def test_a_member_reads_in_its_own_group_whether_it_is_held(
+    play: Play, tmp_path: Path, cores: float, given: str, said: bool | None
+) -> None:
+    """What members in pods say when they join (docs/design/0038), in the group that the kernel really holds a process by."""
+    if not can_bind(tmp_path):
+        pytest.skip("no control group can be written here")
+    heard = tmp_path / "heard"
+
+    async def scene(rig: Any) -> None:
+        await rig.ended(rig.start(sys.executable, "-c", READS, str(heard), given, cores=cores))
+
+    play(scene)
+    assert heard.read_text() == repr(said)
 
 
 def test_a_member_without_a_limit_is_held_to_none(play: Play) -> None:

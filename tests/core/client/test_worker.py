@@ -101,6 +101,12 @@ def take(worker: Worker) -> Assigned:
     return assigned
 
 
+def test_a_worker_says_as_it_joins_whether_its_control_group_holds_it_to_its_cores() -> None:
+    for held in (True, False, None):
+        worker = Worker(Member("worker", 1, 1), "n", cores_held=held)
+        assert expect(worker, JoinRequest).cores_held is held
+
+
 def test_one_lease_is_kept_ahead_of_the_one_in_work() -> None:
     worker = joined()
     grant(worker, 11, 0, 3)

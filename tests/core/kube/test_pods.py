@@ -309,3 +309,13 @@ def test_a_pod_that_leaves_is_not_over_before_its_container_is() -> None:
     assert not is_over(pod(status={"phase": "Pending"}, **leaving, **placed))
     forced = {"metadata": {**DELETED, "deletionGracePeriodSeconds": 0}}
     assert is_over(pod(running=True, **forced, **placed))
+
+
+@pytest.mark.parametrize(("cores", "told"), [(1.5, ["1.5"]), (0.0, [])])
+def test_a_member_is_told_the_cores_to_which_its_container_is_to_be_held(
+    cores: float, told: list[str]
+) -> None:
+    made = manifest(SETTINGS, run(resources=Resources(cores=cores)), "node-1", secret=False)
+    [main] = made["spec"]["containers"]
+    assert [each["value"] for each in main["env"] if each["name"] == "ROVER_CORES"] == told
+    assert ("cpu" in main["resources"]["limits"]) == bool(told)
