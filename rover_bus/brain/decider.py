@@ -16,6 +16,7 @@ import msgspec
 from rover_bus.brain import freezing, memory_relief, publishing, remedies, turns
 from rover_bus.brain.asked import answer_request
 from rover_bus.brain.backlog import Backlog
+from rover_bus.brain.cores_seen import see_registered
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.endings import past_of
 from rover_bus.brain.evolution import evolve
@@ -253,10 +254,9 @@ class BrainDecider:
     def _notice(self, fact: Fact, cause: str, now: float) -> Steps:
         state = self.state
         match fact:
-            case HostRegistered(host=host, capacity=capacity, sample_s=sample_s):
+            case HostRegistered(host=host):
                 self.watch.expect_again(host, now)
-                if (state.hosts.get(host), state.sampled_s.get(host, 0.0)) != (capacity, sample_s):
-                    yield HostSeen(host=host, capacity=capacity, sample_s=sample_s, cause=cause)
+                yield from see_registered(fact, state, cause)
             case HostLeft(host=host):
                 self.watch.forget_host(host)
                 if host in state.hosts or host in state.displaced:

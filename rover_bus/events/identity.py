@@ -106,13 +106,21 @@ class Exit(Checked, frozen=True, kw_only=True):
         return f"{how} ({self.detail})" if how and self.detail else how or self.detail
 
 
+CoresSeen = Literal["host", "members", "none"]
+
+
 class HostCapacity(Checked, frozen=True, kw_only=True):
-    """What a host can give to members. `cores_bind`: a member was seen to be held to the cores that it was given."""
+    """What a host can give to members. `cores_bind`: a member was seen to be held to the cores that it was given.
+
+    `cores_seen`: what saw that: the host's daemon, by a trial; members, each in its own control group (Kubernetes); "none": no
+    member there has said so yet, nor the contrary.
+    """
 
     cores: Cores
     memory_bytes: Bytes
     shared_memory_bytes: Bytes = 0
     cores_bind: bool = False
+    cores_seen: CoresSeen = "host"
 
 
 class Process(Checked, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rover_bus.events.facts import MemberAdmitted
 from rover_bus.events.identity import HostCapacity
 from rover_bus.events.subjects import split_job
 from rover_bus.kube.api import Api
@@ -18,7 +19,7 @@ from rover_bus.kube.ends import OF_ENDS, EndsWriter
 from rover_bus.kube.kinds import CONFIG_MAP, NODE, POD, QUOTA, Ref
 from rover_bus.kube.loaded_lists import LoadedLists
 from rover_bus.kube.plan_answers import PLAN_ANSWER
-from rover_bus.kube.pods import PodSettings
+from rover_bus.kube.pods import PodSettings, host_of
 from rover_bus.kube.reactions import Reactions
 from rover_bus.kube.rooms import OtherPods, allowed, share_out
 from rover_bus.kube.roverjobs import ROVER_JOB, RoverJob, uid_of
@@ -49,6 +50,7 @@ class KubeCluster:
         self.trials = PodTrials(api, self.settings, self.pods)
         self._namespaces = namespaces
         self._others, self._capacities = OtherPods(), dict[str, HostCapacity]()
+        self._cores_held = dict[str, bool]()  # by host: the last word of a member
         self._room_listeners: list[Callable[[], None]] = []
         self.pods.listen(self._on_pod)
         for each in (self.nodes, self.quotas):
@@ -76,8 +78,15 @@ class KubeCluster:
         if not self._capacities:
             nodes = {ref.name: each for ref, each in self.nodes.objects.items()}
             left = allowed(self._namespaces, self.quotas.objects.values(), self._others)
-            self._capacities = share_out(nodes, self._others, left)
+            self._capacities = share_out(nodes, self._others, left, self._cores_held)
         return self._capacities.get(node, HostCapacity(cores=0.0, memory_bytes=0))
+
+    def note_admitted(self, fact: MemberAdmitted) -> None:
+        """A member takes part, and may say whether its node holds it to its cores. Facts are noted in their order."""
+        host = host_of(fact.host)
+        if fact.cores_held is not None and self._cores_held.get(host) is not fact.cores_held:
+            self._cores_held[host] = fact.cores_held
+            self._change_rooms()
 
     def listen_to_rooms(self, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call this when what nodes have left may be another; the returned function ends that."""

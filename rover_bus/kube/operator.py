@@ -129,7 +129,7 @@ async def _serve_objects(api: Api, options: OperatorOptions, cluster: KubeCluste
             bus = await options.connect_asking()
             publishing = asyncio.create_task(publish(bus, options.holder, cluster.reactions))
             try:
-                mirrors = Mirrors(cluster.objects, cluster.answers)
+                mirrors = Mirrors(cluster.objects, cluster.answers, cluster.note_admitted)
                 begin = Objects(
                     frozenset(options.namespaces),
                     policy=options.plan_answers,

@@ -1,8 +1,8 @@
 """What nodes have left for members: their allocatable, less what pods of others ask for, within the quotas of the namespaces.
 
-Fed by cluster.py with pods and quotas as the API server has them; read by the platform of each node, which publishes it as the
-capacity of its host, so that the Brain plans what the scheduler can place. Kept pod by pod: a cluster has thousands. Pods of
-namespaces that are not followed are not seen.
+Fed by cluster.py with pods and quotas as the API server has them, and with what members say of their cores; read by the platform
+of each node, which publishes it as the capacity of its host, so that the Brain plans what the scheduler can place. Kept pod by pod:
+a cluster has thousands. Pods of namespaces that are not followed are not seen.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rover_bus.events.identity import HostCapacity
 from rover_bus.kube.kinds import KubeNode, Pod, Quota, Ref, quantity
-from rover_bus.kube.pods import OURS, is_over
+from rover_bus.kube.pods import OURS, host_of, is_over
 
 UNBOUND = float("inf")
 CORES = (
@@ -105,8 +105,13 @@ def _least(quotas: Iterable[Quota], keys: tuple[str, ...]) -> float:
     )
 
 
-def share_out(nodes: Mapping[str, KubeNode], others: OtherPods, left: NodeRoom) -> dict[str, HostCapacity]:
-    """Return the capacity of each node. Quotas hold for all of them together: node after node has what it can while any is left."""
+def share_out(
+    nodes: Mapping[str, KubeNode], others: OtherPods, left: NodeRoom, cores_held: Mapping[str, bool]
+) -> dict[str, HostCapacity]:
+    """Return the capacity of each node. Quotas hold for all of them together: node after node has what it can while any is left.
+
+    cores_held: by host, what the last member said that could tell whether its control group holds it to its cores (`own_cores`).
+    """
     found: dict[str, HostCapacity] = {}
     for name in sorted(nodes):
         has = nodes[name].status.allocatable
@@ -117,9 +122,11 @@ def share_out(nodes: Mapping[str, KubeNode], others: OtherPods, left: NodeRoom) 
         )
         room = (whole - others.on(name)).within(left)
         left = left - room
-        # A kubelet holds containers to their cores.
-        bind = not nodes[name].spec.unschedulable
+        held = cores_held.get(host_of(name))
         found[name] = HostCapacity(
-            cores=round(room.cores, 3), memory_bytes=int(room.memory_bytes), cores_bind=bind
+            cores=round(room.cores, 3),
+            memory_bytes=int(room.memory_bytes),
+            cores_bind=held is True,
+            cores_seen="none" if held is None else "members",
         )
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -24,6 +24,7 @@ from rover_bus.events.facts import (
     JobResumeRequested,
     JobStopRequested,
     JobSubmitted,
+    MemberAdmitted,
     PlanApproved,
     PlanRejected,
 )
@@ -94,10 +95,11 @@ class WholeFollowing(Following):
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """What the API server holds of our kinds; another task keeps it up to date."""
+    """What the API server holds of our kinds; another task keeps it up to date. note_admitted: takes members that are admitted."""
 
     objects: Mirror[RoverJob]
     answers: Mirror[PlanAnswer]
+    note_admitted: Callable[[MemberAdmitted], None] = lambda _: None
 
 
 async def follow_objects(api: Api, bus: Bus, mirrors: Mirrors, begin: Objects) -> None:
@@ -147,6 +149,7 @@ class ObjectsShell:
         self._api, self._bus = api, bus
         self._loop = asyncio.get_running_loop()
         self._objects, self._answers = mirrors.objects, mirrors.answers
+        self._note_admitted = mirrors.note_admitted
         subjects = everywhere(*(job_facts("*", each.kind()) for each in FOLLOWED))
         subjects = [*subjects, host_facts(fact=HostMemberStalled.kind())]
         self._told, self._lost = asyncio.Event(), asyncio.Event()
@@ -206,6 +209,8 @@ class ObjectsShell:
         except BadMessage as error:
             log.warning("a fact is passed over", subject=stored.subject, why=str(error))
             return
+        if isinstance(fact, MemberAdmitted):
+            self._note_admitted(fact)
         if isinstance(fact, FactOfJob):
             self._take(HeardFact(fact, stored.sequence, stored.time_ms))
 

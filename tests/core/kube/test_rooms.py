@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from rover_bus.events.identity import HostCapacity
+from rover_bus.events.facts import MemberAdmitted
+from rover_bus.events.identity import HostCapacity, Member
+from rover_bus.kube.api import Api
+from rover_bus.kube.cluster import KubeCluster
 from rover_bus.kube.kinds import (
     ContainerSpec,
     KubeNode,
@@ -19,7 +22,7 @@ from rover_bus.kube.kinds import (
     QuotaSpec,
     Ref,
 )
-from rover_bus.kube.pods import OF_MEMBERS
+from rover_bus.kube.pods import OF_MEMBERS, PodSettings
 from rover_bus.kube.rooms import UNBOUND, NodeRoom, OtherPods, allowed, share_out
 
 GIB = 1 << 30
@@ -43,7 +46,8 @@ def pod(node: str = "a", *, ours: bool = False, phase: str = "Running", **asked:
 
 def capacity(others: OtherPods, left: NodeRoom = NodeRoom(UNBOUND, UNBOUND)) -> dict[str, tuple[float, int]]:  # noqa: B008 - a value
     return {
-        name: (each.cores, each.memory_bytes // GIB) for name, each in share_out(NODES, others, left).items()
+        name: (each.cores, each.memory_bytes // GIB)
+        for name, each in share_out(NODES, others, left, {}).items()
     }
 
 
@@ -90,7 +94,34 @@ def test_a_namespace_without_a_quota_and_a_quota_of_some_pods_bind_nothing() -> 
     assert allowed([""], [own], OtherPods()) == NodeRoom(UNBOUND, UNBOUND)
 
 
-def test_a_kubelet_holds_members_to_their_cores() -> None:
-    assert share_out(NODES, OtherPods(), NodeRoom(UNBOUND, UNBOUND))["a"] == HostCapacity(
-        cores=4.0, memory_bytes=8 * GIB, cores_bind=True
+def test_whether_a_node_holds_members_to_their_cores_is_their_word_and_without_one_not_known() -> None:
+    node = NODES["a"]
+    nodes = {"a.example": node, "b": node, "c": NODES["c"], "d": node}
+    found = share_out(
+        nodes, OtherPods(), NodeRoom(UNBOUND, UNBOUND), {"a_example": True, "b": False, "c": True}
     )
+    assert found["a.example"] == HostCapacity(
+        cores=4.0, memory_bytes=8 * GIB, cores_bind=True, cores_seen="members"
+    )
+    assert {name: (each.cores_bind, each.cores_seen) for name, each in found.items()} == {
+        "a.example": (True, "members"),
+        "b": (False, "members"),
+        "c": (True, "members"),  # cordoned: its kubelet is the same
+        "d": (False, "none"),
+    }
+
+
+def admitted(host: str, held: bool | None) -> MemberAdmitted:
+    return MemberAdmitted(job="j", member=Member("worker", 0, 1), host=host, cores_held=held)
+
+
+def test_the_last_word_of_a_nodes_members_counts_and_a_change_is_noticed() -> None:
+    cluster = KubeCluster(cast(Api, None), PodSettings("image", lambda _: "team"), ["team"])
+    cluster.nodes._objects = {Ref("", "n.1"): NODES["a"]}
+    changes: list[bool] = []
+    cluster.listen_to_rooms(lambda: changes.append(cluster.capacity_of("n.1").cores_bind))
+    assert cluster.capacity_of("n.1").cores_seen == "none"
+    for held in (None, True, None, True, False, None):
+        cluster.note_admitted(admitted("n.1", held))
+    assert changes == [True, False]
+    assert cluster.capacity_of("n.1").cores_seen == "members"
