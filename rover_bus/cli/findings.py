@@ -1,7 +1,8 @@
-"""What `rover doctor` finds: one line each, with its remedy. Here are those about clocks, releases, certificates and Kubernetes.
+"""What `rover doctor` finds: one line each, with its remedy. Here are those about cores, clocks, releases, certificates
+and Kubernetes.
 
-Fed by last samples of hosts, the files of a stack's keys and reviews of access; printed by commands/doctor.py, which has those
-about streams, hosts and jobs.
+Fed by registrations and last samples of hosts, the files of a stack's keys and reviews of access; printed by commands/doctor.py,
+which has those about streams, hosts and jobs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rover_bus.events.bus import Bus
+    from rover_bus.events.identity import HostCapacity
 
 Verdict = Literal["ok", "note", "bad"]
 MOST_NAMED = 4
@@ -31,6 +33,51 @@ class Finding(NamedTuple):
 
     verdict: Verdict
     what: str
+
+
+# -- cores -------------------------------------------------------------------------------------------------------------
+
+NOT_BOUND = {  # by what saw that
+    "host": (
+        "cores do not bind on {hosts}: `cores` and `max_cores` of jobs set affinity there, no limit, and the Brain "
+        "chooses no cores (give the daemon a control group of its own: systemd `Delegate=yes`, a writable /sys/fs/cgroup)"
+    ),
+    "members": (
+        "cores do not bind on {hosts}: members there find no limit in their own control groups, and the Brain chooses no cores "
+        "(the kubelet sets none with `--cpu-cfs-quota=false`, `cpuCFSQuota: false` of its configuration)"
+    ),
+    "none": (
+        "whether cores bind on {hosts} is not known: no member there has said yet that its control group holds it to its cores, "
+        "as members with `cores` do when they join; before the first does, the Brain chooses no cores"
+    ),
+}
+
+
+async def look_at_cores(bus: Bus, hosts: set[str]) -> list[Finding]:
+    """Name the hosts that do not hold members to their cores, and those of which that is not known."""
+    from rover_bus.cli.views.hindrances import read_registered
+
+    registered = await read_registered(bus, hosts)
+    return say_of_cores({name: fact.capacity for name, fact in registered.items()}) if hosts else []
+
+
+def say_of_cores(hosts: Mapping[str, HostCapacity]) -> list[Finding]:
+    """Say whether cores bind on these hosts, and what helps where they do not."""
+    loose: dict[str, list[str]] = {}
+    for name, each in sorted(hosts.items()):
+        if not each.cores_bind:
+            loose.setdefault(each.cores_seen, []).append(name)
+    shown = any(each.cores_bind and each.cores_seen == "members" for each in hosts.values())
+    if not loose:
+        return [Finding("ok", "cores bind: members are held to theirs")]
+    if shown and loose.keys() == {"none"}:
+        alike = f"on {', '.join(loose['none'])} none has said so yet: taken to be like the others"
+        return [Finding("ok", f"cores bind: members are held to theirs ({alike})")]
+    return [
+        Finding("note", NOT_BOUND[seen].format(hosts=", ".join(loose[seen])))
+        for seen in NOT_BOUND
+        if seen in loose
+    ]
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------

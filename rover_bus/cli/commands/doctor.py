@@ -21,6 +21,7 @@ from rover_bus.cli.findings import (
     Verdict,
     look_at_certificates,
     look_at_clocks,
+    look_at_cores,
     look_at_releases,
     look_at_rights,
 )
@@ -248,7 +249,7 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
                 "no host is there: no node daemon has said so (services/daemon.log says why; `rover up`, `rover join`)",
             )
         )
-    found += await _look_at_cores(bus, present.hosts)
+    found += await look_at_cores(bus, present.hosts)
     if bus.tenant == DEFAULT_TENANT:
         found += await look_at_clocks(bus, present.hosts)
         found.append(await look_at_releases(bus))
@@ -259,29 +260,6 @@ async def _look_at_bus(bus: NatsBus, stack: Address) -> list[Finding]:
     found += await look_at_endings(bus)
     found += await look_at_store(bus, _store_limit(stack) if bus.tenant == DEFAULT_TENANT else 0)
     return [*found, *await _look_at_logs(bus, present)]
-
-
-async def _look_at_cores(bus: NatsBus, hosts: set[str]) -> list[Finding]:
-    """Name the hosts that do not hold members to their cores."""
-    from rover_bus.cli.views.hindrances import read_registered
-
-    loose = sorted(
-        name for name, fact in (await read_registered(bus, hosts)).items() if not fact.capacity.cores_bind
-    )
-    return say_of_cores(loose) if hosts else []
-
-
-def say_of_cores(loose: list[str]) -> list[Finding]:
-    """Say whether cores bind. `loose`: hosts that do not hold members to theirs."""
-    if not loose:
-        return [Finding("ok", "cores bind: members are held to theirs")]
-    return [
-        Finding(
-            "note",
-            f"cores do not bind on {', '.join(loose)}: `cores` and `max_cores` of jobs set affinity there, no limit, and the Brain "
-            "chooses no cores (give the daemon a control group of its own: systemd `Delegate=yes`, a writable /sys/fs/cgroup)",
-        )
-    ]
 
 
 async def look_at_endings(bus: NatsBus) -> list[Finding]:

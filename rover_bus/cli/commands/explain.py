@@ -160,6 +160,15 @@ def _left(left: dict[str, str]) -> str:
     return f"{left['constant']} ({left['detail']})" if left["detail"] else left["constant"]
 
 
+def _no_axis(loose: list[str]) -> str:
+    """Why the plan chose no cores. `loose`: what saw that they do not bind now."""
+    if not loose:
+        return "were no axis when this plan was made; by now every host is known to hold members to theirs"
+    if loose == ["none"]:
+        return "are no axis: no member has said yet that its host holds it to its cores (`rover doctor` names the hosts)"
+    return "are no axis: a host does not hold members to theirs (`rover doctor` names it)"
+
+
 def _inputs(explained: Row) -> list[str]:
     if "tried" not in explained:
         return []
@@ -185,9 +194,7 @@ def _inputs(explained: Row) -> list[str]:
         ]
         lines += ["inputs     (samples/s)", *_indented(rows)]
     if not explained["cores_bind"]:
-        lines.append(
-            "cores      are no axis: a host does not hold members to theirs (`rover doctor` names it)"
-        )
+        lines.append(f"cores      {_no_axis(explained['cores_loose'])}")
     lines.append(f"times      {_times(explained['times'])}")
     lines.append(f"fit        {_fit(explained['fit'])}")
     lines += [f"           beware: {warning}" for warning in explained["fit"].get("warnings", ())]

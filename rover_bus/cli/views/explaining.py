@@ -104,9 +104,18 @@ def explain_plan(view: PlanView, known: KnownJob | None, state: BrainState) -> R
         return explained
     return (
         explained
-        | {"cores_bind": known.cores_bind, "times": times_of(known, state)}
+        | {
+            "cores_bind": known.cores_bind,
+            "cores_loose": loose_cores(state),
+            "times": times_of(known, state),
+        }
         | inputs_of(known, state)
     )
+
+
+def loose_cores(state: BrainState) -> list[str]:
+    """Return what saw that cores do not bind, of the hosts that there are now (`HostCapacity.cores_seen`); empty: they bind."""
+    return sorted({each.cores_seen for each in state.hosts.values() if not each.cores_bind})
 
 
 def times_of(known: KnownJob, state: BrainState) -> Row:

@@ -9,8 +9,8 @@ import pytest
 from rover_bus.brain.models.hazard import LossCount
 from rover_bus.brain.models.hosts import add_residual
 from rover_bus.brain.state import BrainState, Ceiling, KnownJob, TriedSize
-from rover_bus.cli.commands.doctor import say_of_cores
 from rover_bus.cli.commands.explain import explanation_lines, supposition_lines
+from rover_bus.cli.findings import say_of_cores
 from rover_bus.cli.views.explaining import explain_plan, slow_hosts_text, suppose
 from rover_bus.cli.views.explanation import forecast_text, headline, rivals
 from rover_bus.cli.views.plans import PlanView
@@ -53,6 +53,9 @@ def known() -> KnownJob:
         for workers in (1, 2, 3)
     ]
     return KnownJob("u1", SPEC, plan=3, held=THREE, tried=tried, recent=[3000.0] * 3, total=60_000)
+
+
+LOOSE = HostCapacity(cores=2.0, memory_bytes=1 << 34)
 
 
 def cluster(job: KnownJob) -> BrainState:
@@ -197,9 +200,37 @@ def test_that_cores_are_no_axis_is_said_where_they_do_not_bind_and_only_there() 
     assert "cores      are no axis: a host does not hold members to theirs" in text_of(job, cluster(job))
     job.cores_bind = True
     assert "no axis" not in text_of(job, cluster(job))
-    [note], [ok] = say_of_cores(["h1", "h2"]), say_of_cores([])
+    [note], [ok] = (
+        say_of_cores({"h2": LOOSE, "h1": LOOSE}),
+        say_of_cores({"h": LOOSE.replace(cores_bind=True)}),
+    )
     assert note.what.startswith("cores do not bind on h1, h2: ")
     assert (note.verdict, ok.verdict, ok.what) == ("note", "ok", "cores bind: members are held to theirs")
+
+
+def test_of_nodes_it_is_said_that_no_member_has_spoken_yet_or_which_sets_no_limit() -> None:
+    unseen, held = LOOSE.replace(cores_seen="none"), LOOSE.replace(cores_bind=True, cores_seen="members")
+    job = known()
+    state = cluster(job)
+    state.hosts = {"n1": unseen}
+    assert "cores      are no axis: no member has said yet that its host holds it" in text_of(job, state)
+    state.hosts["n2"] = held.replace(cores_bind=False)
+    assert "cores      are no axis: a host does not hold members to theirs" in text_of(job, state)
+    state.hosts = {"n2": held}
+    assert "cores      were no axis when this plan was made; by now" in text_of(job, state)
+    [note] = say_of_cores({"n1": unseen})
+    assert note.verdict == "note"
+    assert note.what.startswith("whether cores bind on n1 is not known: no member there has said yet")
+    for others in ({}, {"n2": held}):
+        *_, note = say_of_cores({"n1": LOOSE.replace(cores_seen="members"), **others})
+        assert note.verdict == "note"
+        assert note.what.startswith("cores do not bind on n1: members there find no limit")
+        assert "--cpu-cfs-quota=false" in note.what
+    [ok] = say_of_cores({"n1": unseen, "n2": held})
+    assert (ok.verdict, ok.what.split(" (")[0]) == ("ok", "cores bind: members are held to theirs")
+    assert "on n1 none has said so yet" in ok.what
+    both = say_of_cores({"n1": unseen, "n2": held, "n3": LOOSE})
+    assert [each.what.split(" on ")[0] for each in both] == ["cores do not bind", "whether cores bind"]
 
 
 def test_how_often_members_are_lost_is_said() -> None:
