@@ -84,6 +84,7 @@ class SimJob:
     frozen_s: float = 0.0
     service: float = 0.0  # device seconds
     restarts: int = 0
+    waited_s: float = 0.0  # in ticks in which it held no device
     ended_s: float = 0.0
     trained_s: float = 0.0
 
@@ -137,6 +138,7 @@ def simulate(jobs: list[SimJob], scheduler: Scheduler) -> list[SimJob]:
 def advance(job: SimJob, now_s: float) -> None:
     """One tick of a job."""
     job.trained_s = max(TICK_S - job.frozen_s, 0.0) if job.held else 0.0
+    job.waited_s += 0.0 if job.held else TICK_S
     job.frozen_s = max(job.frozen_s - TICK_S, 0.0)
     job.service += TICK_S * sum(job.held.values())
     rate = job.rate()
@@ -241,13 +243,14 @@ class ByBrain:
 
 
 def figures(jobs: Sequence[SimJob]) -> dict[str, float]:
-    """Mean and worst job completion time, restarts a job."""
+    """Mean and worst job completion time, restarts a job, and for how long a job held no device in the mean."""
     times = [job.ended_s - job.arrive_s for job in jobs]
     return {
         "mean_jct_s": float(np.mean(times)),
         "p95_jct_s": float(np.quantile(times, 0.95)),
         "worst_jct_s": float(max(times)),
         "restarts": float(np.mean([job.restarts for job in jobs])),
+        "waited_s": float(np.mean([job.waited_s for job in jobs])),
     }
 
 

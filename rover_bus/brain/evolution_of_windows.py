@@ -66,8 +66,7 @@ def measure(job: KnownJob, window: WindowClosed) -> None:
         job.step_s += (step_s - job.step_s) * (RECENT if job.step_s else 1.0)
     if job.change is not None and job.change.applied and not settled and job.change.base:
         job.change.watched_s += window.seconds
-        usual = sorted(job.change.base)[len(job.change.base) // 2]
-        job.lost_s = round(job.lost_s + window.seconds * max(1 - throughput / usual, 0.0), 3)
+        job.lost_s = round(job.lost_s + window.seconds * max(1 - throughput / job.change.usual, 0.0), 3)
     if window.clean and job.change is not None and not settled and throughput > 0:
         _note_bad_minutes(job, job.change, window, throughput)
     in_a_row = job.present[1] + 1 if job.present[0] == window.present else 1
@@ -108,7 +107,7 @@ def _note_bad_minutes(job: KnownJob, change: Change, window: WindowClosed, throu
         or any(p.slow for p in job.paces.values())
     ):
         return
-    if throughput < BAD_MINUTES * sorted(change.base)[len(change.base) // 2]:
+    if throughput < BAD_MINUTES * change.usual:
         change.base = [*change.base, throughput][-WINDOWS_KEPT:]
 
 

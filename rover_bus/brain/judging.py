@@ -7,6 +7,7 @@ which windows count, and for which changes nothing was promised, is said here. P
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from statistics import median
 from typing import Any
 
 from rover_bus.brain.decisions.lifecycle import ChangeVerdict, judge_change
@@ -37,7 +38,7 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
         return
     if workers_to_replace(known) and not change.by_person:
         # All that is measured is how slow they are; while there is no verdict, none of them can be replaced.
-        measured = sorted(change.windows)[len(change.windows) // 2] if change.windows else 0.0
+        measured = median(change.windows) if change.windows else 0.0
         yield from _keep(name, known, Reason.STRAGGLER_REPLACE, measured)
         return
     if not change.windows:
@@ -52,8 +53,7 @@ def judge(name: str, known: KnownJob, state: BrainState) -> Steps:
         yield from _take_back(name, known, state, verdict.reason, verdict.after)
         return
     if probing:
-        median = sorted(change.windows)[len(change.windows) // 2]
-        yield from _keep(name, known, "measured", median)
+        yield from _keep(name, known, "measured", median(change.windows))
     elif verdict is not None and len(change.windows) >= 3:
         if verdict.keep:
             yield from _keep(name, known, verdict.reason, verdict.after)
@@ -86,7 +86,7 @@ def _verdict(known: KnownJob, change: Change, windows: Sequence[float]) -> Chang
     if not scaled_up:
         return judge_change(base, windows, change.predicted, False)
     # What it brings was not known, but what brings nothing is not kept.
-    usual = sorted(base)[len(base) // 2]
+    usual = median(base)
     hoped = min(_least(base), change.predicted) if change.predicted > usual else _least(base)
     return judge_change(base, windows, hoped, True)
 
@@ -103,7 +103,7 @@ def _promised(change: Change, base: Sequence[float]) -> float:
 
 def _least(base: Sequence[float]) -> float:
     """Samples a second that growth is worth its members for: twice the dead-band more than before."""
-    return sorted(base)[len(base) // 2] * (1 + 2 * RULES.restraint.dead_band)
+    return median(base) * (1 + 2 * RULES.restraint.dead_band)
 
 
 def _take_back(name: str, known: KnownJob, state: BrainState, constant: Reason, after: float) -> Steps:
@@ -153,11 +153,10 @@ def figures_of(name: str, known: KnownJob, after: float) -> dict[str, Any]:
     """Return what is said of a change that was measured, kept or not."""
     change = known.change
     assert change is not None
-    base = sorted(change.base)
     return {
         "job": name,
         "plan": change.plan,
-        "before": round(base[len(base) // 2], 3) if base else 0.0,
+        "before": round(change.usual, 3),
         "after": round(after, 3),
         "predicted": round(change.predicted, 3),
         "cause": known.after("window"),

@@ -7,6 +7,7 @@ which the simulator's baseline runs too; here stands which curve a job has live.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from statistics import median
 
 from rover_bus.brain.decisions.arbitration import Budget
 from rover_bus.brain.decisions.optimus import (
@@ -68,7 +69,7 @@ def curve_of(job: KnownJob, held: Allocation, standing: StandingModels) -> Speed
     for sample in standing.shown(job):
         if _alike(sample, held):
             measured.setdefault((sample.at.workers, sample.at.ps), []).append(sample.throughput)
-    medians = {counts: sorted(speeds)[len(speeds) // 2] for counts, speeds in measured.items()}
+    medians = {counts: median(speeds) for counts, speeds in measured.items()}
     if not medians:
         return None
     synchronous = job.spec.workers.training == "synchronous"

@@ -97,15 +97,13 @@ def end_stalled(
 
 
 def _wish_back(change: Change, constant: Reason, said: str, after: float) -> Wish:
-    base = sorted(change.base)
-    before = base[len(base) // 2] if base else 0.0
     return Wish(
         size=change.before,
         step="rollback",
         constant=constant,
         detail=said,
         measured=after,
-        predicted=before,
+        predicted=change.usual,
     )
 
 

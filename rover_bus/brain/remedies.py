@@ -8,6 +8,7 @@ that lasts. Memory has a module of its own (`memory_relief`).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from statistics import median
 
 from rover_bus.brain.decisions.hot_servers import (
     HOT,
@@ -72,8 +73,8 @@ def note_stragglers(name: str, job: KnownJob) -> Generator[Record, None, None]:
 
 
 def _expected(job: KnownJob, index: int) -> float:
-    peers = sorted(pace.past for other, pace in job.paces.items() if other != index and pace.past)
-    return peers[len(peers) // 2] if peers else job.paces[index].past
+    peers = [pace.past for other, pace in job.paces.items() if other != index and pace.past]
+    return median(peers) if peers else job.paces[index].past
 
 
 def workers_to_replace(job: KnownJob) -> list[Member]:

@@ -7,6 +7,7 @@ replay goes through the same time again (protocol P22).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median
 
 import msgspec
 
@@ -85,6 +86,11 @@ class Change(msgspec.Struct):
     low_90: float = 0.0  # the lower end of what was predicted, 0: of that nothing was said
     constant: str = ""  # what it was proposed for
     rolls_back: int = 0  # the plan that it takes back
+
+    @property
+    def usual(self) -> float:
+        """Samples a second before it: the median of those windows, 0 where there was none."""
+        return median(self.base) if self.base else 0.0
 
 
 class Ceiling(msgspec.Struct, frozen=True, array_like=True):
@@ -211,9 +217,7 @@ class KnownJob(msgspec.Struct):
     @property
     def throughput(self) -> float:
         """Samples a second at the present size: the median of its windows, 0 before the first."""
-        ordered = sorted(self.recent)
-        n = len(ordered)
-        return (ordered[n // 2] + ordered[(n - 1) // 2]) / 2 if n else 0.0
+        return median(self.recent) if self.recent else 0.0
 
     @property
     def remaining_s(self) -> float:

@@ -25,13 +25,13 @@ def take_back_unsettled(name: str, job: KnownJob, state: BrainState) -> Steps:
     change = _never_told(job) if job.change is not None else _unrest_since(job)
     if change is None or not has_room_to_return(name, change.before, state):
         return
-    base, cause = sorted(change.base), job.after("window")
+    cause = job.after("window")
     yield PlanRolledBack(
         job=name,
         plan=change.plan,
         by_plan=job.plan + 1,
         constant=Reason.UNSETTLED,
-        before=round(base[len(base) // 2], 3) if base else 0.0,
+        before=round(change.usual, 3),
         after=round(job.throughput, 3),
         predicted=round(change.predicted, 3),
         cause=cause,

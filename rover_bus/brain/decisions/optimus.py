@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
 import msgspec
 import numpy as np
@@ -122,10 +123,7 @@ def marginal_gain(job: OptimusJob, workers: int, servers: int, capacity: Capacit
 
 def is_straggler(speed: float, speeds: Sequence[float]) -> bool:
     """Optimus' rule: below half the median speed (`algorithms.md §2` [paper]). With two workers it sees none but a halt."""
-    ordered = sorted(speeds)
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    return speed < median / 2
+    return speed < median(speeds) / 2
 
 
 def _best(job: OptimusJob, held: tuple[int, int], free: list[float], capacity: Capacity) -> tuple[float, str]:

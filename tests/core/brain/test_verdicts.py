@@ -8,7 +8,7 @@ from brain_states import cluster, runs, size
 from rover_bus.brain.decisions.reasons import Reason
 from rover_bus.brain.judging import judge
 from rover_bus.brain.state import Change, KnownJob
-from rover_bus.events.facts import PlanKept, PlanMeasured, PlanRolledBack, Size
+from rover_bus.events.facts import PlanKept, PlanMeasured, PlanProposed, PlanRolledBack, Size
 from rover_bus.events.log import Record
 
 WIDE, NARROW = size(2, cores=4.0), size(2, cores=2.0)
@@ -16,12 +16,18 @@ BASE = [100.0] * 3
 
 
 def verdict(
-    step: str, before: Size, after: Size, windows: list[float], slow: str = "", **more: object
+    step: str,
+    before: Size,
+    after: Size,
+    windows: list[float],
+    slow: str = "",
+    base: list[float] = BASE,
+    **more: object,
 ) -> list[Record]:
     job: KnownJob = runs("j", after)
     state = cluster(job, cores=32.0)
     job.stragglers = {0: slow} if slow else {}
-    change = Change(4, step, before, after, 90.0, 900.0, BASE, windows, applied=True, settled=True, **more)  # type: ignore[arg-type]
+    change = Change(4, step, before, after, 90.0, 900.0, base, windows, applied=True, settled=True, **more)  # type: ignore[arg-type]
     job.change = change
     return [each for each in judge("j", job, state) if not isinstance(each, PlanMeasured)]
 
@@ -84,3 +90,16 @@ def test_a_change_that_a_slow_worker_overtook_is_kept_so_that_it_can_be_replaced
 def test_a_persons_trial_and_a_worker_whose_slowness_may_pass_wait_for_their_verdict() -> None:
     assert verdict("scale", NARROW, size(4), [], slow="straggler_replace", by_person=True) == []
     assert isinstance(verdict("scale", NARROW, size(4), [30.0] * 3, slow="smaller")[0], PlanRolledBack)
+
+
+def test_what_a_job_did_before_is_the_median_of_its_windows_however_many_there_are() -> None:
+    """Of an even number the upper of the two in the middle was taken: growth was held to more than the job had done."""
+    base = [90.0, 90.0, 110.0, 110.0]
+    # 112 is 12 % more than 100, and 2 % more than 110
+    (kept,) = verdict("probe", NARROW, WIDE, [112.0] * 4, base=base)
+    assert isinstance(kept, PlanKept)
+    assert (kept.before, kept.after) == (100.0, 112.0)
+    back, proposed = verdict("scale", NARROW, size(4), [50.0] * 3, base=base)
+    assert isinstance(back, PlanRolledBack)
+    assert isinstance(proposed, PlanProposed)
+    assert (back.before, proposed.predicted) == (100.0, 100.0)
