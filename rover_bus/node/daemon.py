@@ -35,6 +35,7 @@ from rover_bus.node.decider import (
     TryProgram,
     overtaken,
 )
+from rover_bus.node.ends import FoundEnds, told_of_end
 from rover_bus.node.exits import STUCK_S
 from rover_bus.node.host import Departure, Host
 from rover_bus.node.members import (
@@ -99,6 +100,7 @@ class Daemon:
         self._outboxes = Outboxes(bus, host.name, self._lose_published)
         self._tenants = WatchedTenants(bus, host.learn_tenant, self._on_tenants)
         self._ends: dict[Key, Exited] = {}  # the last incarnation that ended of each member
+        self._found = FoundEnds(self._report_end)
         self._loop = asyncio.get_running_loop()
         self._platform = platform(self._observe)
         cpus, roles = self._platform.cpus, self._platform.roles
@@ -246,6 +248,7 @@ class Daemon:
         try:
             await self._following.begin()
             if not self._closing:
+                self._found.read(self.state)
                 self._turns.begin()
             await asyncio.Event().wait()
         finally:
@@ -360,15 +363,15 @@ class Daemon:
         spares = self.state.spares
         self._take(observation)
         self._report_spare(spares, observation)
+        observed = self.state.observed
         match observation:
-            case Running(key) if key in self.state.observed:
-                self._report_start(self.state.observed[key], observation)
+            case Running(key) if key in observed:
+                self._report_start(observed[key], observation)
             case Exited():
                 self._ends[observation.job, observation.member.name] = observation
-                if not observation.reported:
-                    self._report_end(observation)
-            case AdjustRefused(key) | Stalled(key) | TakenAway(key) if key in self.state.observed:
-                self._report_trouble(self.state.observed[key], observation)
+                self._found.take(observation)
+            case AdjustRefused(key) | Stalled(key) | TakenAway(key) if key in observed:
+                self._report_trouble(observed[key], observation)
             case _:
                 pass  # no other component needs to know
 
@@ -397,9 +400,8 @@ class Daemon:
         return len(self._overtaken) < known
 
     def _report_overtaken(self) -> float | None:
-        """Publish once more that desired incarnations have ended: at once those of a forgotten past, others when no master reacts.
-
-        Returns the monotonic second at which to look again.
+        """Publish once more that desired incarnations have ended: at once those of a forgotten past, others when no master reacts
+        (returns the monotonic second at which to look again).
         """
         found = {(job, uid, each.member): last for job, uid, each, last in overtaken(self.state)}
         self._overtaken = {which: when_s for which, when_s in self._overtaken.items() if which in found}
@@ -434,15 +436,7 @@ class Daemon:
             self._platform.mark_reported(ended)
             self._turns.soon()
 
-        fact = host_facts.HostExited(
-            host=self._host.name,
-            job=ended.job,
-            member=ended.member,
-            exit=ended.exit,
-            ran_s=ended.ran_s,
-            cpu_s=ended.cpu_s,
-            peak_memory_bytes=ended.peak_memory_bytes,
-        )
+        fact = told_of_end(ended, self._host.name)
         self._post(fact, f"exited.{ended.job}.{ended.uid}.{ended.member}", ended.job, stored)
 
     async def _follow_capacity(self) -> None:

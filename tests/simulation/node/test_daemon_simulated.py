@@ -197,6 +197,47 @@ def test_a_daemon_that_stops_drains_its_members_and_leaves_nothing_on_the_bus() 
     play(scene)
 
 
+@pytest.mark.parametrize(
+    ("meanwhile", "said"),
+    [("desired no more", "drained"), ("still desired", "completed"), ("the job ended", "completed")],
+)
+def test_what_ended_in_order_while_no_daemon_was_there_is_named_by_what_is_desired(
+    meanwhile: str, said: str
+) -> None:
+    """A worker leaves on its master's word: its daemon, which alone would have asked it to, is dead at that moment."""
+
+    async def scene(cluster: Cluster) -> None:
+        told_to_leave = asyncio.Event()
+
+        async def until_told(order: StartOrder, leave: asyncio.Event) -> int:
+            await told_to_leave.wait()
+            return 0
+
+        cluster.machine = SimulatedHost(until_told)
+        await cluster.kill_daemon()
+        await cluster.start_daemon()
+        await cluster.submit()
+        await cluster.desire(WORKER)
+        await asyncio.sleep(2.0)
+        await cluster.kill_daemon()
+        if meanwhile == "desired no more":
+            await cluster.desire(plan=2)
+        elif meanwhile == "the job ended":
+            await cluster.say(facts.JobEnded(job="demo", state="completed"))
+        told_to_leave.set()
+        await asyncio.sleep(1.0)
+        await cluster.start_daemon()
+        await asyncio.sleep(2.0)
+        assert cluster.exits()[0] == ("worker-0.1", said)
+        await cluster.kill_daemon()
+        await cluster.start_daemon()
+        await asyncio.sleep(2.0)
+        assert [each for each in cluster.exits() if each[0] == "worker-0.1"] == [("worker-0.1", said)]
+        await cluster.end()
+
+    play(scene)
+
+
 def test_a_killed_daemon_loses_no_member_and_its_successor_reports_who_died_meanwhile_once() -> None:
     async def scene(cluster: Cluster) -> None:
         await cluster.submit()
