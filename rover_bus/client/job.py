@@ -56,7 +56,8 @@ def join(job: str | Path = "", **variables: str) -> Job:
 
     Reads the ROVER_* environment; `variables` (`ROVER_JOB="movielens"`, ...) override it. `job` is the job file of a program that
     runs alone, by default ROVER_JOB_FILE; a member of a job has that job's. Raises InputError for what cannot be,
-    BrokerUnreachable, AccessDenied, Refused when the job does not want this process.
+    BrokerUnreachable, AccessDenied, Refused when the job does not want this process; SystemExit with status 0 in a member that a
+    platform started and that is wanted no more before it has joined: its end is in order.
     """
     environment = Environment.read({**os.environ, **variables})
     if not environment.job:
@@ -64,8 +65,11 @@ def join(job: str | Path = "", **variables: str) -> Job:
     connected = Connected(environment, secrets.token_hex(8), os.getpid())
     try:
         connected.start()
-    except BaseException:
+    except BaseException as error:
         connected.close()
+        if isinstance(error, JobOver) and not environment.external:
+            print(error, file=sys.stderr)
+            raise SystemExit(0) from None
         raise
     if environment.loaded_file:
         tell_loaded(Path(environment.loaded_file))

@@ -82,6 +82,21 @@ def test_a_script_trains_its_job_to_the_end_and_the_witness_is_all_ones(
     assert_threads_end()
 
 
+def test_a_member_that_is_wanted_no_more_before_it_has_joined_ends_in_order(
+    stack: Stack, clicks: rover.ClickLog, join: Callable[..., rover.Job], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was replaced, or its plan taken back, while it started: a traceback and a failure would be no fault of its program."""
+    stack.begin()
+    train(join(), clicks, lambda job, _: job.drain())
+    second = join(incarnation=2)
+    with pytest.raises(SystemExit) as ended:
+        join(incarnation=1)
+    assert ended.value.code == 0
+    assert "worker-0.1 was replaced or is not wanted" in capfd.readouterr().err
+    train(second, clicks)
+    assert (witness(stack) == 1).all()
+
+
 def test_a_take_over_and_a_broker_restart_pass_unnoticed_by_the_loop(
     stack: Stack, clicks: rover.ClickLog, join: Callable[..., rover.Job]
 ) -> None:
