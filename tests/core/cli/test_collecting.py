@@ -51,6 +51,30 @@ def test_a_cycle_that_dies_after_it_was_set_aside_is_collected_by_a_full_one() -
     assert died() is None
 
 
+def test_no_full_collection_begins_in_the_middle_of_what_a_service_does() -> None:
+    """Nearly all that a round of thousands makes lasts until its end: Python would look through all of it, several times."""
+    run = (
+        "import asyncio, gc\n"
+        "from rover_bus.cli.collecting import collect_seldom\n"
+        "async def serve():\n"
+        "    collecting = asyncio.create_task(collect_seldom())\n"
+        "    await asyncio.sleep(0.1)\n"
+        "    before = [each['collections'] for each in gc.get_stats()]\n"
+        "    made = [[n] for n in range(300_000)]\n"
+        "    young, _, full = (each['collections'] - n for each, n in zip(gc.get_stats(), before))\n"
+        "    print('young', young > 0, 'full', full)\n"
+        "    collecting.cancel()\n"
+        "    await asyncio.gather(collecting, return_exceptions=True)\n"
+        "before = gc.get_threshold()\n"
+        "asyncio.run(serve())\n"
+        "print('as before', gc.get_threshold() == before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", run], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.splitlines() == ["young True full 0", "as before True"], done.stderr
+
+
 @pytest.mark.parametrize("module", ["entry", "serve"])
 def test_a_process_of_ours_ends_without_a_search_for_cycles(module: str) -> None:
     run = (
