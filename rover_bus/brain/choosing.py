@@ -48,6 +48,10 @@ from rover_bus.brain.wishes import (
 )
 from rover_bus.events.facts import LosingPlan, Size
 
+_GATHERED, _ANSWERED = (
+    0.006,
+    0.002,
+)  # what a job takes to compete with all others, and to be answered (`pieces`)
 NOTHING_FITS = PlanDecision(allocation=NOTHING, reason=Reason.NO_CAPACITY)
 
 
@@ -148,6 +152,7 @@ def choosing_among(
     of_priority = dict[int, list[str]]()
     for name in competing:
         of_priority.setdefault(state.jobs[name].spec.priority, []).append(name)
+    yield _GATHERED * len(competing)
     for priority, names in sorted(of_priority.items(), reverse=True):
         own = {name: competing[name] for name in names if name in state.jobs}
         by_gain = {name: each for name, each in own.items() if goes_by_gain(state.jobs[name])}
@@ -160,6 +165,7 @@ def choosing_among(
         for name in own:
             asked = starts[name] if name in starts else opened[name]
             answers[name] = Chosen(decisions.get(name, NOTHING_FITS), asked, rules, len(own) > 1)
+            yield _ANSWERED
     return answers
 
 

@@ -107,7 +107,8 @@ CHANGES_THE_CLUSTER = (
     FreezesTurned,
 )  # all jobs are sized together after these
 NO_QUOTAS: Mapping[str, Budget] = {}
-A_WINDOW = 0.25  # what closing one takes, in the units of a round's work (`turns`)
+A_WINDOW = 0.25  # what closing one takes, in the units of a round's work (`turns`),
+A_LOOK = 0.002  # and to see of each job whether one is due
 
 
 class BrainDecider:
@@ -337,11 +338,10 @@ class BrainDecider:
         yield from self._guard("backlog", self._backlog.look(self.state, left, now))
         self.watch.stretch = self.state.stretch
         self._due_now, self._looking = deque(self._due(now)), True
-        yield from self._go_on_looking(now)
+        yield from self._go_on_looking(now, A_LOOK * len(self.state.jobs))
 
-    def _go_on_looking(self, now: float) -> Steps:
+    def _go_on_looking(self, now: float, spent: float = 0.0) -> Steps:
         """Close windows until the input's work is done: in a large cluster hundreds are due at once. Then size the jobs."""
-        spent = 0.0
         while self._due_now and spent < turns.PIECE:
             name, spent = self._due_now.popleft(), spent + A_WINDOW
             if name in self.state.jobs:

@@ -34,7 +34,7 @@ STEPS_A_WINDOW = 4.0  # batches of a worker that one measurement covers at least
 LONGEST_WINDOW_S = 300.0  # unless that takes longer than this
 
 
-class TriedSize(msgspec.Struct):
+class TriedSize(msgspec.Struct, gc=False):
     """One size of a job as measured: the fading mean of its windows' throughput in samples a second, and how it scattered."""
 
     size: Size
@@ -50,7 +50,7 @@ class TriedSize(msgspec.Struct):
     passing: bool = False  # no plan asked for it: others were on their way
 
 
-class FamilySample(msgspec.Struct, frozen=True):
+class FamilySample(msgspec.Struct, frozen=True, gc=False):
     """One size as one run of a family measured it: samples a second, and the cores that a worker and a server used under a limit
     that held (0: none did).
     """

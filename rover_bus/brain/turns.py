@@ -30,6 +30,10 @@ Guard = Callable[[str, Steps, str], Steps]  # runs a rule apart from the others,
 EVERY_S = 30.0  # all jobs are sized together at least so often
 # The work of one input, in units of about a millisecond of a slow core: what is decided by count is decided alike in every replay.
 PIECE, LOOKED, CARRIED_OUT = 80.0, 0.15, 4.0
+LISTED, ORDERED = (
+    0.002,
+    0.006,
+)  # of each job of the cluster, as a round begins; of each answer, before the first is carried out
 MOST_WAITING = (
     64  # jobs that wait are offered at each look up to so many; more of them only in rounds of all jobs
 )
@@ -49,6 +53,7 @@ class OpenRound:
     starts: dict[str, StartOffer] = field(default_factory=dict)
     seen: dict[str, Snapshot] = field(default_factory=dict)
     choosing: Pieces[Answers] | None = None  # the choice under way
+    listed: float = 0.0  # what its beginning took, of the input that begins it
     spent: float = 0.0  # by the input that goes on with it
     left: deque[tuple[str, Answer]] | None = None  # answers to carry out, once all have chosen
     in_state: bool = False  # the log knows what is left
@@ -109,7 +114,8 @@ class Rounds:
         running = (name for name in turns if state.jobs[name].held is not None)
         left = bool(state.round_left)
         whole = all_jobs and bool(turns or waiting)
-        return OpenRound(deque(running), deque(waiting), in_state=left, whole=whole)
+        listed = LISTED * len(state.jobs)
+        return OpenRound(deque(running), deque(waiting), in_state=left, whole=whole, listed=listed)
 
     def go_on(self, state: BrainState, models: StandingModels, guard: Guard) -> Steps:
         """Carry on with the round under way, for one input."""
@@ -158,7 +164,7 @@ class Rounds:
         self, round_: OpenRound, state: BrainState, models: StandingModels, guard: Guard
     ) -> Generator[Record, None, float]:
         """Consider jobs until the input's work is done; returns how much that was."""
-        spent = 0.0
+        spent, round_.listed = round_.listed, 0.0
         while spent < PIECE and (round_.waiting or round_.turns):
             before = models.spent
             if round_.waiting:
@@ -199,6 +205,7 @@ class Rounds:
             answers = round_.answers | chosen.value
             there = {name: answer for name, answer in answers.items() if name in state.jobs}
             round_.left = deque(in_order(there, state))
+            round_.spent += ORDERED * len(there)
         yield from ()
 
     def _carry_out(

@@ -38,7 +38,7 @@ TAKEN: frozenset[str] = frozenset({"preempted", "evicted", "host_lost"})
 FAULTS_OF_THE_PROGRAM: frozenset[str] = frozenset({"failed", "crashed"})
 
 
-class Member(msgspec.Struct, frozen=True, order=True):
+class Member(msgspec.Struct, frozen=True, order=True, gc=False):
     """One incarnation of a member of a job. Written `worker-1.3`: role, index, incarnation."""
 
     role: Role

@@ -24,7 +24,7 @@ PlanStep = Literal["start", "probe", "scale", "rollback", "relief", "trim", "rep
 TRIAL = "trial"  # the constant of a person's plan that the Brain shall judge like one of its own
 
 
-class Size(Checked, frozen=True, kw_only=True):
+class Size(Checked, frozen=True, kw_only=True, gc=False):
     """How many of each role, and how big each is; 0 cores or bytes: no limit. What plans hold, want and pass over."""
 
     workers: Count

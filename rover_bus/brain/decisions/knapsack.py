@@ -99,6 +99,7 @@ def _pricing(offers: Offers, steps: int = _SUBGRADIENT_STEPS) -> Pieces[tuple[Fl
     spread = np.where(np.isfinite(offers.value), offers.value, 0.0)
     stride = float((spread.max(axis=1) - spread[:, 0]).sum()) + _EPSILON
     rows = np.arange(len(offers.value))
+    yield _PRICED * offers.value.size
     for step in range(steps):
         reduced = offers.value - np.einsum("r,rjk->jk", prices, planes)
         picked = reduced.argmax(axis=1)

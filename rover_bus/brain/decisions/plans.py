@@ -21,7 +21,7 @@ GIB = 2**30
 Number = TypeVar("Number", int, float)
 
 
-class Allocation(Checked, frozen=True, kw_only=True):
+class Allocation(Checked, frozen=True, kw_only=True, gc=False):
     """How many members of each role, and how big each is. Memory is a member's limit in bytes."""
 
     workers: Count

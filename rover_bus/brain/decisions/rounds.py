@@ -43,7 +43,8 @@ CONCAVITY = 0.7
 
 
 _NO_ROOM = 1e-9  # cores, GiB: shares of what there is are taken of it
-_OFFERED = 0.1  # what a job's offers take to be made (`pieces`), and its decision
+_OFFERED = 0.1  # what a job's offers take to be made (`pieces`), and its decision;
+_GATHERED, _DECIDED = 0.002, 0.004  # to be put beside all others', and to be said
 
 
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,15 +111,17 @@ def deciding_round(
     for row, offered in enumerate(options):
         value[row, : len(offered.value)] = offered.value
         usage[row, : len(offered.value)] = offered.usage
+    yield _GATHERED * len(options)
     try:
         room = np.maximum([cores, memory_bytes / GIB], _NO_ROOM)
         choice = yield from select(Offers(value, usage, room))
     except DoesNotFit:
         return [_kept(contender) for contender in contenders]
-    return [
-        _decision(contender, offered, int(picked))
-        for contender, offered, picked in zip(contenders, options, choice.offers, strict=True)
-    ]
+    decisions = list[PlanDecision]()
+    for contender, offered, picked in zip(contenders, options, choice.offers, strict=True):
+        decisions.append(_decision(contender, offered, int(picked)))
+        yield _DECIDED
+    return decisions
 
 
 def _options(contender: Contender, space: PlanSpace, rules: ScalingRules, share: float) -> _Options:

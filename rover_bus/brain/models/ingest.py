@@ -39,7 +39,8 @@ class Ingest:
 class BoundedModel:
     """Both halves. A half that was never the limit is unknown (None): it was never slower than what was measured.
 
-    `uses`: what members use of their cores bounds the whole, where cores are limited and their use was measured.
+    `uses`: what members use of their cores bounds the whole, where cores are limited and their use was measured; `compute` has the
+    same ones.
     """
 
     compute: CoreBoundModel | None
@@ -48,21 +49,11 @@ class BoundedModel:
 
     def predict(self, at: Configurations) -> Prediction:
         """Predict min(compute, ingest) with the interval of the half that limits."""
-        said, most = self._halves(at), self.uses.limit(at)
-        middle, low, high = (np.minimum(x, most) for x in (said.throughput, said.low_90, said.high_90))
-        return Prediction(middle, low, high, said.guess)
-
-    def sketch(self, at: Configurations) -> FloatArray:
-        """About what `predict` says, more cheaply."""
-        most = self.uses.limit(at)
-        if self.compute is not None:
-            most = np.minimum(most, self.compute.sketch(at))
-        return most if self.ingest is None else np.minimum(most, self.ingest.throughput(at))
-
-    def _halves(self, at: Configurations) -> Prediction:
         if self.compute is None:
-            return self._read(at)
-        computed = self.compute.predict(at)
+            said, most = self._read(at), self.uses.limit(at)
+            middle, low, high = (np.minimum(x, most) for x in (said.throughput, said.low_90, said.high_90))
+            return Prediction(middle, low, high, said.guess)
+        computed = self.compute.predict(at)  # within what its cores can do, and so is what is less
         if self.ingest is None:
             return computed
         read = self._read(at)
@@ -72,6 +63,11 @@ class BoundedModel:
             np.minimum(computed.high_90, read.high_90),
             np.where(read.throughput < computed.throughput, read.guess, computed.guess),
         )
+
+    def sketch(self, at: Configurations) -> FloatArray:
+        """About what `predict` says, more cheaply."""
+        most = self.uses.limit(at) if self.compute is None else self.compute.sketch(at)
+        return most if self.ingest is None else np.minimum(most, self.ingest.throughput(at))
 
     def input_bound(self, at: Configurations) -> NDArray[np.bool_]:
         """Say for each configuration whether reading limits it."""

@@ -21,7 +21,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
-class Configuration(msgspec.Struct, frozen=True, order=True):
+class Configuration(msgspec.Struct, frozen=True, order=True, gc=False):
     """One allocation of a job: how many workers and parameter servers, and how many cores each."""
 
     workers: int

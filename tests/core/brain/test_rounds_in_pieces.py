@@ -9,8 +9,9 @@ import pytest
 from brain_states import GIB, cluster, runs, size, waits
 from brain_totals import assert_totals_agree
 
-from rover_bus.brain import turns
+from rover_bus.brain import choosing, decider, turns
 from rover_bus.brain.decider import A_WINDOW, BrainDecider
+from rover_bus.brain.decisions import rounds
 from rover_bus.brain.log import RoundAdvanced, RoundBegun, WindowClosed
 from rover_bus.brain.state import BrainRuleOff, BrainState
 from rover_bus.brain.totals import keep_totals
@@ -63,6 +64,30 @@ def test_a_round_in_pieces_chooses_what_it_would_in_one(monkeypatch: pytest.Monk
     assert plans(parts) == plans([whole])
     assert max(len(plans([part])) for part in parts) <= 4, "the work of each input is bounded"
     assert brain.state.round_left == []
+
+
+ONCE_FOR_ALL = {
+    "the windows that are due are found": (decider, "A_LOOK"),
+    "a round begins": (turns, "LISTED"),
+    "all jobs are put beside one another": (choosing, "_GATHERED"),
+    "so are their offers": (rounds, "_GATHERED"),
+    "decisions are said": (rounds, "_DECIDED"),
+    "jobs are answered": (choosing, "_ANSWERED"),
+    "answers are put in order": (turns, "ORDERED"),
+}
+
+
+@pytest.mark.parametrize("what", ONCE_FOR_ALL)
+def test_what_is_done_once_for_all_jobs_counts_as_work_of_its_input(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It grows with the cluster: where it takes as long as an input may, that input does nothing else."""
+    usual = pieces(brain_of(crowd()), 0.0)
+    module, name = ONCE_FOR_ALL[what]
+    monkeypatch.setattr(module, name, 1e3)
+    longer = pieces(brain_of(crowd()), 0.0)
+    assert plans(longer) == plans(usual)
+    assert len(longer) > len(usual)
 
 
 def test_a_job_that_ends_while_a_round_is_under_way_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
