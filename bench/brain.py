@@ -2,15 +2,15 @@
 
     python -m bench.brain [--jobs 4000] [--windows 200] [--profiles 100000] [--growth] [--plot growth.png] [--json]
 
-So many jobs of 8 to 40 workers and 2 to 8 servers, each measured at four sizes, on four hosts a job; 200 families. The state is
-what the Brain's log would have left. Seconds are of the processor.
+So many jobs of 8 to 40 workers and 2 to 8 servers, each measured at four sizes, on four hosts a job; a family for twenty jobs.
+The state is what the Brain's log would have left. Seconds are of the processor.
 `first look`: all models are fitted, all fronts made, what pays is carried out: a Brain that has just begun. `round`: all jobs
 sized together while most fronts stand; `fresh fronts`: the same from fitted models with no front made yet. Each is carried out as
 a row of inputs, the longest of which is printed; before each, what has lasted is set aside from collections, as the service does
 each minute (`cli/collecting`). `idle`: a tick with nothing new. `window`: what a tick with one job's window takes more, in a
-cluster of 100 jobs. `profiles`: workers' samples from bytes, decoded and taken in, a second of the processor; the bus is
-not among it. `restart`: from the bytes of a snapshot to a decider that answers. `--growth` times 1,000 to 40,000 jobs and fits
-the exponent of the cost of a round (1 is linear); `--plot` draws it.
+cluster of 100 jobs, each of a family of its own. `profiles`: workers' samples from bytes, decoded and taken in, a second of the
+processor; the bus is not among it. `restart`: from the bytes of a snapshot to a decider that answers. `--growth` times 1,000 to
+40,000 jobs and fits the exponents of the cost of a round and of fresh fronts (1 is linear); `--plot` draws the former.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from rover_bus.brain.decider import BrainDecider
 from rover_bus.brain.state import BrainState, KnownJob, TriedSize
 from rover_bus.brain.totals import keep_totals
-from rover_bus.cli.collecting import set_aside
+from rover_bus.cli.collecting import none_full, set_aside
 from rover_bus.events.codec import decode_any, encode
 from rover_bus.events.facts import Size
 from rover_bus.events.identity import HostCapacity, Member
@@ -38,7 +38,7 @@ from rover_bus.events.job import DataSpec, JobSpec, RoleSpec, WorkersSpec
 from rover_bus.events.profiles import WorkerProfile
 
 GIB = 1 << 30
-BATCH, FAMILIES, HOSTS_A_JOB = 512, 200, 4
+BATCH, JOBS_A_FAMILY, HOSTS_A_JOB = 512, 20, 4
 TYPICAL = np.array(
     [1 / 512, 0.1, 0.02, 0.05 / 512, 0.05]
 )  # seconds a unit of each term of the asynchronous form
@@ -52,7 +52,7 @@ def speed(terms: np.ndarray, size: Size) -> float:
     return float(w * BATCH / seconds)
 
 
-def known_job(number: int, rng: np.random.Generator) -> KnownJob:
+def known_job(number: int, family: str, rng: np.random.Generator) -> KnownJob:
     """One job that is open: settled long ago, measured at what it holds and at three sizes beside."""
     terms = TYPICAL * rng.lognormal(0, 0.6, 5)
     workers, servers = int(rng.integers(8, 41)), int(rng.integers(2, 9))
@@ -64,7 +64,6 @@ def known_job(number: int, rng: np.random.Generator) -> KnownJob:
         worker_memory_bytes=2 * GIB,
         server_memory_bytes=8 * GIB,
     )
-    family = f"f{number % FAMILIES}"
     spec = JobSpec(
         name=f"j{number}",
         program=[family],
@@ -93,14 +92,14 @@ def known_job(number: int, rng: np.random.Generator) -> KnownJob:
     return job
 
 
-def cluster(jobs: int) -> BrainState:
-    """So many jobs, their members dealt out over all hosts in turn."""
+def cluster(jobs: int, families: int = 0) -> BrainState:
+    """So many jobs, their members dealt out over all hosts in turn. `families`: of them; 0: one for twenty jobs."""
     rng, state = np.random.default_rng(1), BrainState(timeline=1, clock_s=1000.0)
     each = HostCapacity(cores=32.0, memory_bytes=128 * GIB)
     state.hosts = dict.fromkeys((f"n{i}" for i in range(HOSTS_A_JOB * jobs)), each)
-    hosts = cycle(state.hosts)
+    hosts, families = cycle(state.hosts), families or jobs // JOBS_A_FAMILY or 1
     for number in range(jobs):
-        job = known_job(number, rng)
+        job = known_job(number, f"f{number % families}", rng)
         state.jobs[job.spec.name] = job
         job.where = {member.name: next(hosts) for member in job.members}
         job.hosts = list(dict.fromkeys(job.where.values()))
@@ -128,17 +127,18 @@ def look(decider: BrainDecider, at_s: float) -> list[float]:
     return taken
 
 
-def rounds(jobs: int) -> tuple[BrainDecider, dict[str, float]]:
+def rounds(jobs: int, families: int = 0) -> tuple[BrainDecider, dict[str, float]]:
     """Time a first look and rounds over a cluster of so many jobs."""
     decider = BrainDecider(1)
-    decider.state = cluster(jobs)
+    decider.state = cluster(jobs, families)
     keep_totals(decider.state)
     looks = list[list[float]]()
     for at, fresh_fronts in ((0, False), (40, False), (80, False), (120, True), (160, False)):
         if fresh_fronts:
             decider.models._fronts.clear()
         set_aside(full=False)
-        looks.append(look(decider, 2000.0 + at))
+        with none_full():
+            looks.append(look(decider, 2000.0 + at))
     first, _, standing, fresh, _ = looks
     idle = [sum(look(decider, 2161.0 + at)) for at in range(5)]
     found: dict[str, float] = {
@@ -253,14 +253,16 @@ def main(jobs: int, count: int, samples: int, growth: bool, plot: Path | None, a
     decider, found = rounds(jobs)
     result: dict[str, object] = {
         "rounds": found,
-        "windows": windows(rounds(100)[0], count),
+        "windows": windows(rounds(100, families=100)[0], count),
         "profiles": profiles(decider, samples),
         "restart": restart(decider),
     }
     if growth or plot:
         several = [rounds(number)[1] for number in (1_000, 2_000, 4_000, 10_000, 20_000, 40_000)]
-        sizes, times = np.log([r["jobs"] for r in several]), np.log([r["round_s"] for r in several])
-        result |= {"growth": several, "growth_exponent": float(np.polyfit(sizes, times, 1)[0])}
+        result |= {"growth": several}
+        for part in ("round_s", "fresh_fronts_s"):
+            sizes, times = np.log([r["jobs"] for r in several]), np.log([r[part] for r in several])
+            result[f"growth_exponent_{part}"] = float(np.polyfit(sizes, times, 1)[0])
         if plot:
             draw_growth(several, plot)
     for part, figures in result.items():
