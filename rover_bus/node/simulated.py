@@ -199,7 +199,7 @@ class SimulatedHost:
         return found
 
     def mark_reported(self, ended: Exited) -> None:
-        self._ends = [replace(each, reported=each.reported or each == ended) for each in self._ends]
+        self._ends = [replace(each, reported=each.reported or _same(each, ended)) for each in self._ends]
 
     def forget(self, job: str) -> None:
         self._ends = [each for each in self._ends if each.job != job]
@@ -265,6 +265,10 @@ class SimulatedHost:
         self._observe(
             Exited(incarnation.job, incarnation.uid, incarnation.member, end, now_s - born_s, now_s)
         )
+
+
+def _same(one: Exited, other: Exited) -> bool:
+    return (one.job, one.uid, one.member) == (other.job, other.uid, other.member)
 
 
 def _loaded(process: _Running) -> WorkerLoaded:

@@ -29,7 +29,7 @@ from rover_bus.node import decider
 from rover_bus.node.daemon import Daemon
 from rover_bus.node.host import Host
 from rover_bus.node.members import HostMembers
-from rover_bus.node.port import Observation, Observe, Running, StartOrder
+from rover_bus.node.port import Exited, Observation, Observe, Running, StartOrder
 from rover_bus.node.presence import Presence
 from rover_bus.node.simulated import SimulatedHost, SimulatedPlatform
 
@@ -233,6 +233,7 @@ def test_what_ended_in_order_while_no_daemon_was_there_is_named_by_what_is_desir
         await cluster.start_daemon()
         await asyncio.sleep(2.0)
         assert [each for each in cluster.exits() if each[0] == "worker-0.1"] == [("worker-0.1", said)]
+        assert all(each.reported for each in cluster.machine.observations() if isinstance(each, Exited))
         await cluster.end()
 
     play(scene)
