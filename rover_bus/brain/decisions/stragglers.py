@@ -152,7 +152,8 @@ def _median_without(ordered: list[float], value: float) -> float:
 
 
 def _evolve(pace: WorkerPace, rate: float, peers: _Peers) -> WorkerPace:
-    share = _share(pace, rate, peers)
+    middle = peers.median(rate) if peers else 0.0
+    share = _share(pace, rate, peers, middle)
     slow = pace.slow + 1 if share < SLOW_SHARE else 0
     good = pace.good + 1 if share >= RECOVERED_SHARE else 0
     straggling = pace.straggling + 1 if pace.straggling else int(slow >= SLOW_WINDOWS)
@@ -161,30 +162,20 @@ def _evolve(pace: WorkerPace, rate: float, peers: _Peers) -> WorkerPace:
     # The past must not learn to call slowness usual.
     learns = not straggling and not slow
     past = rate if not pace.past else pace.past + _MEMORY * (rate - pace.past) if learns else pace.past
-    known = WorkerPace(past, slow, good, straggling, share, pace.lasting, pace.windows, pace.scatter)
-    middle = peers.median(rate) if peers else 0.0
-    behind = log(rate) - log(middle) if middle > 0 and rate > 0 else None
-    return _compared(known, behind) if learns and behind is not None else known
+    lasting, windows, scatter = pace.lasting, pace.windows, pace.scatter
+    if learns and middle > 0 and rate > 0:  # how it compares with its peers, in a good window
+        behind = log(rate) - log(middle)
+        follows, step = max(_LASTS, 1 / (windows + 1)), behind - lasting
+        lasting, windows = lasting + follows * step, windows + 1
+        scatter = (1 - follows) * (scatter + follows * step * step)
+    return WorkerPace(past, slow, good, straggling, share, lasting, windows, scatter)
 
 
-def _compared(pace: WorkerPace, behind: float) -> WorkerPace:
-    """Take in how a worker compared with its peers in a good window (log)."""
-    follows, step = max(_LASTS, 1 / (pace.windows + 1)), behind - pace.lasting
-    scatter = (1 - follows) * (pace.scatter + follows * step * step)
-    return msgspec.structs.replace(
-        pace, lasting=pace.lasting + follows * step, windows=pace.windows + 1, scatter=scatter
-    )
-
-
-def _share(pace: WorkerPace, rate: float, peers: _Peers) -> float:
-    """Rate over what is expected: the peers' median (beyond their scatter), and its own past when peers kept theirs."""
-    shares, middle = [1.0], 0.0
-    if peers:
-        middle = peers.median(rate)
-        if 0 < middle > rate and rate < middle - _MADS * peers.scatter(rate, middle):
-            shares.append(rate / middle)
-    elif pace.past > 0:
-        shares.append(rate / pace.past)
-    if pace.past > 0 and peers and middle >= RECOVERED_SHARE * pace.past:
+def _share(pace: WorkerPace, rate: float, peers: _Peers, middle: float) -> float:
+    """Rate over what is expected: the peers' median (`middle`, beyond their scatter), and its own past when peers kept theirs."""
+    shares = [1.0]
+    if 0 < middle > rate and rate < middle - _MADS * peers.scatter(rate, middle):
+        shares.append(rate / middle)
+    if pace.past > 0 and (not peers or middle >= RECOVERED_SHARE * pace.past):
         shares.append(rate / pace.past)
     return min(shares)
