@@ -27,6 +27,7 @@ from rover_bus.cli.samples import sample
 from rover_bus.cli.yaml_text import to_yaml
 from rover_bus.events.checkpoints import PartReply, PartRequest
 from rover_bus.events.codec import EVENTS
+from rover_bus.events.descriptions import undented
 from rover_bus.events.envelope import CONTENT_TYPE
 from rover_bus.events.facts import JobFact
 from rover_bus.events.host_facts import ClusterFact, HostFact
@@ -126,7 +127,7 @@ def generate() -> Iterator[tuple[str, str]]:
 
 def schema(tag: str, cls: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the JSON Schema of an event, with an example."""
-    made = msgspec.json.schema(cls)
+    made = undented(msgspec.json.schema(cls))
     definitions = made.get("$defs", {})
     own = definitions.pop(cls.__name__)
     example = describe(msgspec.msgpack.encode(sample(cls)))

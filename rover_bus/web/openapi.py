@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from rover_bus.events.descriptions import undented
 from rover_bus.web.api import SEQUENCE, TIMELINE
 from rover_bus.web.bodies import Problem
 from rover_bus.web.routes import ROUTES, HttpRoute
@@ -30,7 +31,7 @@ def document(release: str) -> dict[str, Any]:
     """Return the document."""
     taken = [route.takes for route in ROUTES if route.takes is not None]
     types = [*dict.fromkeys([*(route.answers for route in ROUTES), *taken, Problem])]
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    schemas, components = undented(msgspec.json.schema_components(types, ref_template=_REFERENCE))
     by_type = dict(zip(map(str, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
