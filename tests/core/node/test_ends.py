@@ -13,7 +13,7 @@ DESIRED = DesiredMember(member=WORKER, host="here", command=["x"])
 NEXT = DesiredMember(member=Member("worker", 0, 2), host="here", command=["x"])
 
 JOBS: dict[str, tuple[DesiredJob, Member, str]] = {
-    "nobody desires it": (DesiredJob(RUN, READ), WORKER, "drained"),
+    "it is desired no more": (DesiredJob(RUN, READ), WORKER, "drained"),
     "its successor is desired": (DesiredJob(RUN, READ, {"worker-0": NEXT}), WORKER, "drained"),
     "it is desired": (DesiredJob(RUN, READ, {"worker-0": DESIRED}), WORKER, "completed"),
     "its successor is on its way": (
